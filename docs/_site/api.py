@@ -12,25 +12,33 @@ _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Warns")
 """Sections of docstrings."""
 
 
+_INTERNAL = {
+    *("Evaluation", "Evaluation.evaluations", "Evaluation.find", "Evaluation.unit_of"),
+    *("Comparison", "SecurityCurves", "SecurityCurves.figure", "ChosenImages", "ChosenImages.sample", "Resize.check"),
+}
+"""Members that only robust201 uses, and classes that only robust201 instantiates."""
+
+
 def describe_api(*names: str) -> str:
-    """Return Markdown for functions and classes, such as `robust201.evaluate`; a module means its classes."""
+    """Return Markdown for functions and classes, such as `robust201.evaluate`; of errors only the first sentence."""
     return "\n\n".join(text for name in names for text in _describe(name))
 
 
 def _describe(name: str) -> Iterator[str]:
     module_name, _, attribute = name.rpartition(".")
     value = getattr(import_module(module_name), attribute)
-    if inspect.ismodule(value):
-        for class_name, member in vars(value).items():
-            if inspect.isclass(member) and member.__module__ == name:
-                yield f"### {class_name}\n\n{_format_docstring(member)}"
+    if inspect.isclass(value) and issubclass(value, Exception):
+        yield f"- `{attribute}`: {(inspect.getdoc(value) or '').partition(chr(10))[0]}"
     else:
-        yield f"### {attribute}\n\n{_describe_callable(attribute, value)}"
+        is_called = attribute not in _INTERNAL
+        yield f"### {attribute}\n\n{_describe_callable(attribute, value) if is_called else _format_docstring(value)}"
         if inspect.isclass(value):
             yield from _describe_members(attribute, value)
 
 
 def _describe_callable(name: str, value: Callable[..., Any]) -> str:
+    if _format_signature(name, value) == f"{name}()":
+        return _format_docstring(value)
     return f"```text\n{_format_signature(name, value)}\n```\n\n{_format_docstring(value)}"
 
 
@@ -38,7 +46,8 @@ def _describe_members(class_name: str, value: type) -> Iterator[str]:
     """Yield the methods and properties that a class defines, in the order of its source."""
     for name, member in vars(value).items():
         function = getattr(member, "__func__", member)
-        if name.startswith("_") or not inspect.getdoc(function):
+        is_public = not name.startswith("_") and f"{class_name}.{name}" not in _INTERNAL
+        if not is_public or not inspect.getdoc(function):
             continue
         if isinstance(member, property | cached_property):
             yield f"#### {class_name}.{name}\n\n{_format_docstring(member)}"
@@ -71,5 +80,7 @@ def _format_docstring(value: object) -> str:
 
 
 def _format_entries(text: str) -> str:
-    """Return the entries `NAME: MEANING` of a section as a list."""
+    """Return the entries `NAME: MEANING` of a section as a list; consecutive entries with one meaning share an item."""
+    while (merged := re.sub(r"^(\w[\w, ]*): (.*)\n(\w+): \2$", r"\1, \3: \2", text, flags=re.M)) != text:
+        text = merged
     return re.sub(r"^(\w+(?:, \w+)*): ", r"- `\1`: ", text, flags=re.M)

@@ -4,7 +4,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from robust201.sweep.config import SweepConfig
 from robust201.sweep.training_config import TrainingConfig
 from robust201.sweep.user_tasks import UserTaskParameters
 from robust201.tasks import TASKS, Task
+from robust201.tasks.measures import MeasureParameters
 
 MODELS: dict[str, type[BaseModel]] = {"sweep": SweepConfig, "training": TrainingConfig}
 """Models by the NAME with which a page refers to them (`<!-- generated: models NAME -->`)."""
@@ -148,8 +149,10 @@ def _format_meaning(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".")
 
 
-def _format_table(schema: Mapping[str, Any], meanings: Mapping[str, str]) -> str:
-    """Return the Markdown table of a model's fields."""
+def _format_table(
+    schema: Mapping[str, Any], meanings: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> str:
+    """Return the Markdown table of a model's fields; their defaults are those of the schema unless they are given."""
     lines = ["| field | meaning | type, limits | default |", "|---|---|---|---|"]
     required = schema.get("required", [])
     for name, field in schema.get("properties", {}).items():
@@ -157,7 +160,7 @@ def _format_table(schema: Mapping[str, Any], meanings: Mapping[str, str]) -> str
             f"`{name}`",
             _format_meaning(meanings.get(name, "")),
             ", ".join([" or ".join(dict.fromkeys(_list_types(field))), *_list_limits(field)]),
-            _describe_default(name, field, name in required),
+            _describe_default(name, field, name in required) if defaults is None else defaults[name],
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
@@ -181,44 +184,68 @@ def _extract_summary(schema: Mapping[str, Any]) -> str:
 
 
 def describe_models(name: str) -> str:
-    """Return Markdown with a table for a model and one for each model that its fields refer to."""
-    return _describe_model(MODELS[name], "Top level")
+    """Return Markdown with a table for a model and one for each model that its fields refer to.
 
-
-def _describe_model(model: type[BaseModel], title: str) -> str:
+    Models that the page of the sweep YAML describes are not repeated on other pages.
+    """
+    model = MODELS[name]
+    shared = {} if model is SweepConfig else nested_models(SweepConfig)
     schema, models = _make_schema(model), nested_models(model)
-    sections = [(title, model.__name__, schema)]
-    sections += [
-        (_format_heading(name), name, definition) for name, definition in sorted(schema.get("$defs", {}).items())
+    own = [(nested, part) for nested, part in sorted(schema.get("$defs", {}).items()) if nested not in shared]
+    sections = [
+        ("Top level", model.__name__, schema),
+        *((_format_heading(nested), nested, part) for nested, part in own),
     ]
-    return "\n\n".join(
-        f"## {heading}\n\n{_extract_summary(model_schema)}\n\n"
-        + (
-            _format_table(model_schema, field_meanings(models[name]))
-            if model_schema.get("properties")
-            else "No fields."
-        )
-        for heading, name, model_schema in sections
+    text = "\n\n".join(
+        f"## {heading}\n\n{_extract_summary(part)}\n\n{_describe_fields(models[nested], part, shared)}"
+        for heading, nested, part in sections
     )
+    for anchor in {_make_anchor(_format_heading(nested)) for nested in shared}:
+        text = text.replace(f"](#{anchor})", f"](sweep-fields.md#{anchor})")
+    return text
 
 
-def _make_key_schema(task: Task) -> dict[str, Any]:
-    """Return the schema of a key's parameters, with the defaults of the key."""
-    properties, defaults = _make_schema(task.model)["properties"], task.parameters().model_dump(mode="json")
-    return {"properties": {name: properties[name] | {"default": defaults[name]} for name in task.field_names}}
+def _describe_fields(model: type[BaseModel], schema: Mapping[str, Any], shared: Collection[str]) -> str:
+    """Return the table of a model's fields, without those of a base class on another page, which a sentence names."""
+    base = next((base for base in model.__mro__[1:] if base.__name__ in shared), None)
+    inherited = base.model_fields if base is not None and issubclass(base, BaseModel) else ()
+    fields = {name: field for name, field in schema.get("properties", {}).items() if name not in inherited}
+    table = _format_table({**schema, "properties": fields}, field_meanings(model)) if fields else "No fields."
+    if base is None:
+        return table
+    heading = _format_heading(base.__name__)
+    return f"The fields of [{heading}](#{_make_anchor(heading)}), and:\n\n{table}"
+
+
+def _describe_defaults(name: str, tasks: Sequence[Task]) -> str:
+    """Return the default of a key's parameter, with the keys that have another default or do not have the parameter."""
+    keys_by_default: dict[str, list[str]] = {}
+    for task in tasks:
+        if name in task.field_names:
+            default = _describe_default(name, {"default": task.parameters().model_dump(mode="json")[name]}, False)
+            keys_by_default.setdefault(default, []).append(f"`{task.key}`")
+    is_common = sum(map(len, keys_by_default.values())) == len(tasks)
+    (first, keys), *others = keys_by_default.items()
+    texts = [first if is_common else f"{', '.join(keys)}: {first}"]
+    return "; ".join([*texts, *(f"{', '.join(keys)}: {default}" for default, keys in others)])
 
 
 def describe_keys() -> str:
-    """Return Markdown with a table for each set of keys that have the same parameters and defaults."""
-    keys_by_table: dict[str, list[str]] = {}
-    for key, task in TASKS.items():
-        table = _format_table(_make_key_schema(task), field_meanings(task.model))
-        keys_by_table.setdefault(table, []).append(key)
+    """Return Markdown with a table for each family of keys: all measures, or keys whose parameters have one model."""
+    families: dict[type[BaseModel], list[Task]] = {}
+    for task in TASKS.values():
+        family = MeasureParameters if issubclass(task.model, MeasureParameters) else task.model
+        families.setdefault(family, []).append(task)
+    sections = []
+    for tasks in families.values():
+        properties = {name: field for task in tasks for name, field in _make_schema(task.model)["properties"].items()}
+        meanings = {name: text for task in tasks for name, text in field_meanings(task.model).items()}
+        names = dict.fromkeys(name for task in tasks for name in task.field_names)
+        defaults = {name: _describe_defaults(name, tasks) for name in names}
+        keys = [task.key for task in tasks]
+        heading = ", ".join(keys) if len(keys) < 6 else f"{keys[0]} and {len(keys) - 1} others"
+        listed = f"{', '.join(f'`{key}`' for key in keys)}.\n\n" if len(keys) >= 6 else ""
+        table = _format_table({"properties": {name: properties[name] for name in names}}, meanings, defaults)
+        sections.append(f"## {heading}\n\n{listed}{table if names else 'No parameters.'}")
     table = _format_table(_make_schema(UserTaskParameters), field_meanings(UserTaskParameters))
-    keys_by_table[table] = ["Your own task"]
-    return "\n\n".join(
-        f"## {', '.join(keys) if len(keys) < 6 else f'{keys[0]} and {len(keys) - 1} others'}\n\n"
-        + (f"{', '.join(f'`{key}`' for key in keys)}.\n\n" if len(keys) >= 6 else "")
-        + (table if table.count("\n") > 1 else "No parameters.")
-        for table, keys in keys_by_table.items()
-    )
+    return "\n\n".join([*sections, f"## Your own task\n\n{table}"])

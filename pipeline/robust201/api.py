@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from robust201.analysis.evaluation import Evaluation, extend_saved, read_saved
+from robust201.analysis.evaluation import Evaluation, read_saved
 from robust201.analysis.evaluation_progress import ProgressOption, shown_progress
 from robust201.analysis.key_evaluations import RequestedKeys, Run, evaluate_keys, head, logits_of_first
 from robust201.analysis.network_context import Options, normalisation_of, uncorruptible_reason
 from robust201.analysis.requested_keys import Keys, find_preset, parse_key, parse_keys, parse_parameters
+from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, LeaderboardFields, check_images
 from robust201.analysis.weak_attack_warnings import describe_weak_attacks, measure_zero_gradients
 from robust201.attacks.context import Context, Request
 from robust201.attacks.contract import perturb
@@ -30,7 +31,6 @@ from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task
 from robust201.tasks.parameters import Parameters
 
 if TYPE_CHECKING:
-    from robust201.analysis.robustbench import LeaderboardFields
     from robust201.images.corrupted import CorruptedStore
 
 
@@ -85,7 +85,7 @@ def evaluate(
         device: device to compute on; None uses the module's device.
         batch_size: maximum number of images per pass; with the reference engine, and in a custom task, random numbers
             depend on it.
-        progress: whether to show progress on stderr (a bar on a terminal, elsewhere a line every ten seconds), or a
+        progress: whether to show progress on stderr (one line on a terminal, elsewhere a line every ten seconds), or a
             function that is called with (evaluations done, total).
 
     Returns:
@@ -122,9 +122,10 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
     keys = "quick" if keys is None else keys
     preset = find_preset(keys)
     user_images = as_image_set(images, labels)
-    leaderboard = _find_leaderboard(preset, user_images)
+    leaderboard = None if preset is None else LEADERBOARDS.get(preset)
     if leaderboard is not None:
-        options = dataclasses.replace(options, n_classes=leaderboard.n_classes)
+        check_images(str(preset), user_images)
+        options = dataclasses.replace(options, n_classes=N_CLASSES)
     requested = _choose_keys(keys, preset, user_images, options)
     count = QUICK_IMAGES if _is_large(preset, user_images, options.count) else options.count
     network = model.network if isinstance(model, Classifier) else model
@@ -143,24 +144,14 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         protocols = _describe_protocols(shared, requested, image_set, context)
         empty = _make_empty(network, context, image_set, preset)
         strengths = {task.key: parameters.strengths for task, parameters in requested}
-        saved = {} if options.folder is None else read_saved(options.folder, empty, protocols, strengths).results
+        saved = {} if options.save is None else read_saved(Path(options.save), empty, protocols, strengths).results
         evaluation = evaluate_keys(Run(context, image_set, protocols, shown, options), requested, empty, saved)
         follows_gradients = any(task.kind == "attack" and task.role != "black box" for task, _ in requested)
         zero_fraction = measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     rows = [row for results in evaluation.results.values() for row in results.rows]
     name = options.name_of(network)
     flags = describe_weak_attacks(rows, name, len(image_set), image_set.n_classes, zero_fraction)
-    return _add_notices(evaluation, flags, options.folder)
-
-
-def _find_leaderboard(preset: str | None, images: ImageSet) -> "LeaderboardFields | None":
-    """Return the leaderboard that a preset names, after checking that the images can be its test images."""
-    if preset is None or not preset.startswith("robustbench"):
-        return None
-    from robust201.analysis.robustbench import LEADERBOARDS, check_images
-
-    check_images(preset, images)
-    return LEADERBOARDS[preset]
+    return _add_notices(evaluation, flags, options.save)
 
 
 def _choose_keys(keys: Keys, preset: str | None, images: ImageSet, options: Options) -> RequestedKeys:
@@ -181,10 +172,10 @@ def _is_large(preset: str | None, images: ImageSet, count: int | None) -> bool:
 
 
 def _select_images(
-    images: ImageSet, classifier: Classifier, count: int | None, leaderboard: "LeaderboardFields | None", seed: int
+    images: ImageSet, classifier: Classifier, count: int | None, leaderboard: LeaderboardFields | None, seed: int
 ) -> ImageSet:
     """Return the images to evaluate, with the classes and the normalisation of the network."""
-    dataset = "images" if leaderboard is None else leaderboard.dataset
+    dataset = "images" if leaderboard is None else DATASET
     normalisation, n_classes = normalisation_of(classifier), classifier.n_classes
     adapted = dataclasses.replace(images, dataset=dataset, n_classes=n_classes, normalisation=normalisation, sha256="")
     if leaderboard is not None:
@@ -276,13 +267,13 @@ def _hash_images(images: ImageSet) -> str:
     return digest.hexdigest()
 
 
-def _add_notices(evaluation: Evaluation, notices: Sequence[str], folder: Path | None) -> Evaluation:
+def _add_notices(evaluation: Evaluation, notices: Sequence[str], folder: str | Path | None) -> Evaluation:
     """Warn, and add the warnings to an evaluation and to its folder."""
     for notice in notices:
         warn_caller(notice)
     evaluation = dataclasses.replace(evaluation, notices=(*evaluation.notices, *notices))
     if folder is not None and notices:
-        extend_saved(folder, dataclasses.replace(evaluation, results={}))
+        dataclasses.replace(evaluation, results={}).save(folder)
     return evaluation
 
 
@@ -323,9 +314,8 @@ def attack(
         are ascending). Attacks of AutoAttack return clean images where they do not fool the network.
 
     Raises:
-        ConfigError: the key is not an attack, or see `evaluate`.
-        DatasetError: see `evaluate`.
-        EvaluationError: see `evaluate`.
+        ConfigError: the key is not an attack.
+        ConfigError, DatasetError, EvaluationError: see `evaluate`.
     """
     task, term_fields = parse_key(key)
     if task.kind != "attack":

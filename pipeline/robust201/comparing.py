@@ -68,8 +68,7 @@ def compare(
         ConfigError: there are fewer than two networks; two results have different images, different parameters of a
             key, or no key in common; saved results lack a key; there are images or options, but all results are saved;
             or see `evaluate`.
-        DatasetError: see `evaluate`.
-        EvaluationError: see `evaluate`.
+        DatasetError, EvaluationError: see `evaluate`.
         ResultsError: a saved evaluation is missing or damaged.
     """
     names = find_names(keys)
@@ -127,8 +126,7 @@ def curves(
     Raises:
         ConfigError: a key is not a minimum-norm attack, two keys have different norms, two results have different
             images or parameters, or see `evaluate`.
-        DatasetError: see `evaluate`.
-        EvaluationError: see `evaluate`.
+        DatasetError, EvaluationError: see `evaluate`.
         ResultsError: a saved evaluation is missing or damaged.
 
     Warns:

@@ -49,8 +49,8 @@ def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypat
     assert result.code == 3
     evaluation = json.loads(result.out)[1]
     assert evaluation["differs"]
-    n_correct, n_only_one = evaluation["correct"], evaluation["only_one"]
-    assert n_correct["fused"] - n_correct["reference"] == n_only_one["fused"] - n_only_one["reference"] > 20
+    n_more = evaluation["fused"] - evaluation["reference"]
+    assert n_more == evaluation["only_fused"] - evaluation["only_reference"] > 20
     assert evaluation["p_value"] < evaluation["adjusted_p_value"] < 1e-5
     assert "the engines differ in" in robust201("verify", sweep, *AUDIT_OPTIONS).out
 

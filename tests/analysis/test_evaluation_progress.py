@@ -29,55 +29,43 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
-    progress = EvaluationProgress()
+    progress = EvaluationProgress(n_evaluations=4)
     assert progress.describe() == "checking the network, 0:00:00 elapsed"
     progress.costs, progress.stage_costs = {"pgd": 400.0, "aa_standard": 800.0, "fog": 100.0}, {"aa_standard": (10, 30)}
+    done = "0 of 4 evaluations done"
     progress.begin_key("pgd", (1.0, 8.0))
-    assert progress.describe() == "pgd at 2 epsilons 1/255 to 8/255, 0:00:00 elapsed, time left unknown"
+    assert progress.describe() == f"pgd at 1/255 to 8/255, {done}, 0:00:00 elapsed, time left unknown"
     progress.add_passes(100)
     clock.seconds += 30
-    assert progress.describe() == "pgd at 2 epsilons 1/255 to 8/255: 25%, 0:00:30 elapsed, about 0:06:00 left"
+    assert progress.describe() == f"pgd at 1/255 to 8/255: 25%, {done}, 0:00:30 elapsed, about 0:06:00 left"
     progress.begin_key("aa_standard", (8.0,))
     progress.begin_stage(1, "aa_apgd-ce", 20)
-    assert progress.describe() == (
-        "aa_standard at epsilon 8/255, attack 1 of 2 (aa_apgd-ce on 20 images), 0:00:30 elapsed, about 0:04:30 left"
-    )
+    stage = "aa_standard at 8/255, attack 1 of 2 (aa_apgd-ce on 20 images)"
+    assert progress.describe() == f"{stage}, {done}, 0:00:30 elapsed, about 0:04:30 left"
     progress.add_passes(200)
     progress.begin_stage(2, "aa_apgd-t", 10)  # half of the images are fooled
-    assert progress.describe() == (
-        "aa_standard at epsilon 8/255, attack 2 of 2 (aa_apgd-t on 10 images): 40%, 0:00:30 elapsed, about 0:00:40 left"
-    )
+    stage = "aa_standard at 8/255, attack 2 of 2 (aa_apgd-t on 10 images)"
+    assert progress.describe() == f"{stage}: 40%, {done}, 0:00:30 elapsed, about 0:00:40 left"
     progress.begin_key("fog", (5.0,))
     progress.add_passes(150)
-    assert progress.describe() == "fog at severity 5: 99%, 0:00:30 elapsed, longer than estimated"
+    assert progress.describe() == f"fog at severity 5: 99%, {done}, 0:00:30 elapsed, longer than estimated"
 
 
-def evaluate_and_show_progress(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
-    """Evaluate a network, and show the progress every 10 ms unless `options` contains ``progress=False``."""
-    monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
-    monkeypatch.setattr(evaluation_progress, "_BAR_SECONDS", 0.01)
-    keys = ["clean", {"pgd": {"epsilons": ["1/255", "8/255"]}}]
-    robust201.evaluate(TinyNetwork(), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION, **options)
-
-
+@pytest.mark.parametrize("is_shown", [True, False])
 def test_progress_without_a_terminal_is_printed_as_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_shown: bool
 ) -> None:
-    evaluate_and_show_progress(monkeypatch)
+    monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
+    keys = ["clean", {"pgd": {"epsilons": ["1/255", "8/255"]}}]
+    options = {"normalisation": NORMALISATION, "progress": is_shown}
+    robust201.evaluate(TinyNetwork(), IMAGES.images, IMAGES.labels, keys, **options)
     captured = capsys.readouterr()
     pattern = (
-        r"pgd at 2 epsilons 1/255 to 8/255(: \d+%)?, 0:00:\d\d elapsed, "
+        r"pgd at 1/255 to 8/255(: \d+%)?, \d of 3 evaluations done, 0:00:\d\d elapsed, "
         r"(time left unknown|about .* left|longer than estimated)"
     )
-    assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()), captured.err
+    assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()) == is_shown, captured.err
     assert captured.out == ""
-
-
-def test_progress_is_not_printed_if_switched_off(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evaluate_and_show_progress(monkeypatch, progress=False)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_progress_lines_stop_after_a_failed_evaluation(

@@ -120,6 +120,13 @@ def test_only_attacks_on_most_networks_order_them(tmp_path):
     assert "#4 (PGD, ε = 1/255, 2 of 3 networks: 30.0%" in rank_networks(results, ["pgd:1/255"]).summary
 
 
+def test_attacks_on_other_networks_do_not_order_them(tmp_path):
+    fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2]}, {"4": [0.5, 0.1], "6": [0.1, 0.0]}
+    ranking = rank_networks(results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd})))
+    assert (ranking.order, [*ranking.networks][:2]) == ("fgsm:1/255", [2, 0])  # though PGD's mean is lower
+    assert "#2 (FGSM, ε = 1/255, 2 of 4 networks: 70.0%" in ranking.summary
+
+
 def test_basis_covers_the_numbers_of_images_of_all_columns(tmp_path):
     for key, n_images in (("clean", 80), ("pgd", 40), ("fgsm", None)):
         write_results(tmp_path / key, {key: {"0": [0.5, 0.25], "2": [0.75, 0.5]} if n_images != 80 else {"0": 0.5}})

@@ -55,35 +55,83 @@ def raise_error(_logits: torch.Tensor) -> None:
     raise RuntimeError("mat1 and mat2\ncannot be multiplied")
 
 
-INVALID_OUTPUTS = {
-    "no batch axis": (
-        lambda logits: logits.flatten(),
-        r"expected logits of shape \(1, classes\), got torch.float32 of shape \(5,",
+def changed(change: Callable[[torch.Tensor], Any]) -> dict[str, Any]:
+    return {"model": NetworkWithChangedLogits(change)}
+
+
+def with_infinity(logits: torch.Tensor) -> torch.Tensor:
+    return logits.index_fill(0, torch.tensor([len(logits) - 1]), torch.inf)
+
+
+FLOATS = PIXELS / np.float32(255)
+GREY = np.full((21, 3, 8, 9), 128, np.uint8)
+REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
+    "output without a batch axis": (changed(lambda logits: logits.flatten()), EvaluationError, r"\(1, classes\)"),
+    "output of too few images": (changed(lambda logits: logits[1:]), EvaluationError, r"shape \(0, 5\)"),
+    "predicted classes": (changed(lambda logits: logits.argmax(dim=1)), EvaluationError, "torch.int64"),
+    "infinite logits": (changed(with_infinity), EvaluationError, "1 of 21 images"),
+    "random logits": (changed(lambda logits: logits + torch.randn_like(logits)), EvaluationError, "second pass"),
+    "exception": (changed(raise_error), EvaluationError, "RuntimeError: mat1 and mat2 cannot"),
+    "number of classes": ({"n_classes": 7}, EvaluationError, r"\(1, 7\), got .*\(1, 5\)"),
+    "function": ({"model": lambda pixels: pixels}, ConfigError, "function"),
+    "pixels above 1": ({"images": PIXELS.astype(np.float32)}, DatasetError, "`images`.*0 to 255"),
+    "normalised pixels": ({"images": FLOATS * 2 - 1}, DatasetError, "`images`.*-1 to 1"),
+    "NaN": ({"images": np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS)}, DatasetError, "`images`.*image 0"),
+    "divided bytes": ({"images": (PIXELS / 255).astype(np.uint8)}, DatasetError, "`images`.*above 1"),
+    "int64": ({"images": PIXELS.astype(np.int64)}, DatasetError, "`images`.*int64"),
+    "two channels": ({"images": PIXELS[:, :2]}, DatasetError, r"`images`.*\(21, 2, 8, 8\)"),
+    "no images": ({"images": PIXELS[:0]}, DatasetError, r"`images`.*\(0, "),
+    "three columns": ({"images": PIXELS[:, :, :, :3]}, DatasetError, r"`images`.*\(21, 3, 8, 3\)"),
+    "labels too large": ({"labels": np.where(np.arange(21) == 4, 5, LABELS)}, DatasetError, "labels 0 to 4, got 5"),
+    "too few labels": ({"labels": LABELS[:-1]}, DatasetError, r"labels.*\(20,\)"),
+    "one-hot labels": ({"labels": np.eye(N_CLASSES, dtype=int)[LABELS]}, DatasetError, r"labels.*argmax"),
+    "float labels": ({"labels": LABELS / 1}, DatasetError, "labels.*float64"),
+    "float labels in a column": ({"labels": LABELS[:, None] / 1}, DatasetError, r"labels.*\(21, 1\)"),
+    "unknown key": ({"keys": ["pgdd"]}, ConfigError, "'pgdd'"),
+    "several keys in a string": ({"keys": "clean,pgd"}, ConfigError, "list"),
+    "strength in the key": ({"keys": ["pgd:16"]}, ConfigError, "16"),
+    "key that is no name": ({"keys": [5]}, ConfigError, "int"),
+    "network as key": ({"keys": [TinyNetwork()]}, ConfigError, "TinyNetwork"),
+    "no keys": ({"keys": []}, ConfigError, "empty"),
+    "duplicate key": ({"keys": ["pgd", {"pgd@Linf": {"steps": 3}}]}, ConfigError, "'pgd'"),
+    "unknown parameter": ({"keys": [{"pgd": {"step": 3}}]}, ConfigError, "pgd: .*'step'"),
+    "invalid value": ({"keys": [{"pgd": {"steps": 0}}]}, ConfigError, "pgd: steps: "),
+    "images of a measure": ({"keys": [{"jacobian": {"images": 5}}]}, ConfigError, "'images'"),
+    "corruption of a rectangle": ({"images": GREY, "keys": ["clean", "snow"]}, DatasetError, "'snow': .* got 8x9"),
+    "corruption of small images": ({"images": GREY[..., :7, :7], "keys": ["snow"]}, DatasetError, "got 7x7"),
+    "grid of a rectangle": ({"images": GREY, "keys": ["grid775"]}, DatasetError, "'grid775': .*got 8x9"),
+    "rotations of a rectangle": ({"images": GREY, "keys": ["rot30"]}, DatasetError, "'rot30': .*got 8x9"),
+    "engine": ({"engine": "fuse"}, ConfigError, "'fuse'"),
+    "engine of a parameter": (
+        {"engine": "reference", "keys": [{"pgd_l2": {"iterate": "best"}}]},
+        ConfigError,
+        "engine: reference",
     ),
-    "too few images": (lambda logits: logits[1:], r"got .* shape \(0, 5\)"),
-    "predicted classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(1,\)"),
-    "infinity": (
-        lambda logits: logits.index_fill(0, torch.tensor([len(logits) - 1]), torch.inf),
-        r"the logits of 1 of 21 images contain NaN or infinity",
+    "device": ({"device": "abacus"}, ConfigError, "'abacus'"),
+    "batch size": ({"batch_size": 0}, ConfigError, "`batch_size`"),
+    "normalisation of numbers": ({"normalisation": (0.5, 0.5)}, ConfigError, "`normalisation`"),
+    "zero deviation": ({"normalisation": ([0.5] * 3, [0, 1, 1])}, ConfigError, r"\(std\).* got 0, 1, 1"),
+    "mean of bytes": ({"normalisation": ([125] * 3, [0.2] * 3)}, ConfigError, r"\(mean\).* got 125"),
+    "mean is NaN": (
+        {"normalisation": Normalisation((0.5, float("nan"), 0.0), (1.0, 1.0, 1.0))},
+        ConfigError,
+        r"\(mean\).* got 0\.5, nan, 0",
     ),
-    "random numbers": (
-        lambda logits: logits + torch.randn_like(logits),
-        r"a second pass with the same images returned different logits",
+    "two normalisations": (
+        {"model": tiny_classifier(), "normalisation": NORMALISATION},
+        ConfigError,
+        "its own normalisation",
     ),
-    "exception": (raise_error, r"it raised RuntimeError: mat1 and mat2 cannot be multiplied"),
 }
 
 
-@pytest.mark.parametrize("case", INVALID_OUTPUTS)
-def test_evaluate_rejects_models_that_do_not_return_logits(case: str) -> None:
-    change, message = INVALID_OUTPUTS[case]
-    assert_evaluate_raises(
-        EvaluationError,
-        rf"^Checking the network failed for NetworkWithChangedLogits: .*{message}",
-        model=NetworkWithChangedLogits(change),
-    )
-    with pytest.raises(EvaluationError, match=message):
-        attack(NetworkWithChangedLogits(change), PIXELS, LABELS, "pgd")
+@pytest.mark.parametrize("case", REJECTED)
+def test_invalid_input_is_a_one_line_error(case: str) -> None:
+    changes, error, subject = REJECTED[case]
+    assert_evaluate_raises(error, subject, **changes)
+    if "model" in changes and error is EvaluationError:
+        with pytest.raises(EvaluationError, match=subject):
+            attack(changes["model"], PIXELS, LABELS, "pgd")
 
 
 def test_evaluate_rejects_nan_in_later_batch() -> None:
@@ -179,7 +227,7 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
     assert (pgd > fgsm).all()
     (message,) = (str(warning.message) for warning in caught_warnings)
     assert f": {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in message
-    assert "1 more case shows the same sign of a weak attack. See docs/trust.md." in message
+    assert "1 more such sign. See docs/trust.md." in message
 
 
 def test_evaluate_warns_about_zero_gradients() -> None:
@@ -202,48 +250,6 @@ def test_evaluate_warns_about_softmax_output(last_layer: nn.Module, expected: in
     assert all(f"NetworkWithChangedLogits seems to end in a {activation}" in message for message in messages)
 
 
-@pytest.mark.parametrize("key", ["grid775", "rot30"])
-def test_spatial_grids_reject_non_square_images(key: str) -> None:
-    images = np.full((21, 3, 8, 9), 128, np.uint8)
-    message = rf"'{key}': expected square images, .* got 8x9\. Crop or pad them"
-    assert_evaluate_raises(DatasetError, message, images=images, keys=["clean", key])
-    with pytest.raises(DatasetError, match=message):
-        attack(TinyNetwork(), images, LABELS, key)
-
-
-def test_evaluate_rejects_wrong_number_of_classes() -> None:
-    assert_evaluate_raises(
-        EvaluationError,
-        r"expected logits of shape \(1, 7\), got .*\(1, 5\).*correct the number of classes",
-        n_classes=7,
-    )
-
-
-def test_evaluate_rejects_objects_that_are_not_modules() -> None:
-    assert_evaluate_raises(
-        ConfigError, "expected a torch.nn.Module, got function.* network itself", model=lambda pixels: pixels
-    )
-
-
-FLOATS = PIXELS / np.float32(255)
-MALFORMED_IMAGES = {
-    "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
-    "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Pass pixels divided by 255, without"),
-    "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"image 0 contains NaN"),
-    "divided by 255": ((PIXELS / 255).astype(np.uint8), r"no pixel is above 1"),
-    "int64": (PIXELS.astype(np.int64), r"got int64"),
-    "two channels": (PIXELS[:, :2], r"got \w+ \(21, 2, 8, 8\)"),
-    "no images": (PIXELS[:0], r"got \w+ \(0, "),
-    "three columns": (PIXELS[:, :, :, :3], r"shape \(21, 3, 8, 3\) is ambiguous"),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED_IMAGES)
-def test_evaluate_rejects_malformed_images(case: str) -> None:
-    images, message = MALFORMED_IMAGES[case]
-    assert_evaluate_raises(DatasetError, rf"^Reading (arguments|images) failed for `images`.*{message}", images=images)
-
-
 def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
     floats = FLOATS.copy()
     floats[0, 0, 0, 0] = 1 + 2e-7
@@ -254,74 +260,6 @@ def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
     assert table.table["confidence"].tolist() == clipped.table["confidence"].tolist()
     floats[0, 0, 0, 0] = 1.0002
     assert_evaluate_raises(DatasetError, r"got 0 to 1\.00020003\. Pass pixels divided by 255", images=floats)
-
-
-MALFORMED_LABELS = {
-    "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"expected labels 0 to 4, got 5 in row 4 \(1 such"),
-    "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
-    "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\).*`labels.argmax\(axis=1\)`"),
-    "floats": (LABELS / 1, r"expected 21 integers.*got float64"),
-    "floats in a column": (LABELS[:, None] / 1, r"got float64 of shape \(21, 1\)\..*`labels.astype\(int\)`\.$"),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED_LABELS)
-def test_evaluate_rejects_malformed_labels(case: str) -> None:
-    labels, message = MALFORMED_LABELS[case]
-    assert_evaluate_raises(DatasetError, rf"^Reading labels failed.*{message}", labels=labels)
-
-
-WRONG_KEYS = {
-    "unknown": (["pgdd"], r"'pgdd'"),
-    "several keys in a string": ("clean,pgd", r"In Python, pass several keys as a list"),
-    "strength in the key": (["pgd:16"], r"16"),
-    "not a name": ([5], r"a value of type int"),
-    "network": ([TinyNetwork()], r"^Reading keys failed: .*a value of type TinyNetwork"),
-    "no keys": ([], r"the list is empty"),
-    "duplicate key": (["pgd", {"pgd@Linf": {"steps": 3}}], r"'pgd': it is listed more than once"),
-    "unknown parameter": ([{"pgd": {"step": 3}}], r"pgd: .*'step'"),
-    "invalid value": ([{"pgd": {"steps": 0}}], r"pgd: steps: "),
-    "image selection of a measure": ([{"jacobian": {"images": 5}}], r"expected a known parameter, got 'images'"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_KEYS)
-def test_evaluate_rejects_wrong_keys(case: str) -> None:
-    keys, message = WRONG_KEYS[case]
-    assert_evaluate_raises(ConfigError, message, keys=keys)
-
-
-@pytest.mark.parametrize(
-    ("size", "advice"), [((8, 9), "Crop or pad them to a square first, or"), ((7, 7), "Use larger images, or")]
-)
-def test_evaluate_rejects_images_that_cannot_be_corrupted(size: tuple[int, int], advice: str) -> None:
-    images = np.full((21, 3, *size), 128, np.uint8)
-    assert_evaluate_raises(
-        DatasetError,
-        rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}\. {advice}",
-        images=images,
-        keys=["clean", "snow"],
-    )
-
-
-def test_evaluate_rejects_wrong_options() -> None:
-    assert_evaluate_raises(ConfigError, r"'fuse'", engine="fuse")
-    assert_evaluate_raises(
-        ConfigError, r"engine: reference, since Foolbox", engine="reference", keys=[{"pgd_l2": {"iterate": "best"}}]
-    )
-    assert_evaluate_raises(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
-    assert_evaluate_raises(ConfigError, r"`batch_size`: expected 1 or more, got 0", batch_size=0)
-    assert_evaluate_raises(ConfigError, r"expected \(mean, std\), each with three numbers", normalisation=(0.5, 0.5))
-    for mean, std, message in (
-        ([0.5] * 3, [0, 1, 1], r"\(std\): expected numbers above 0 and up to 1, .* got 0, 1, 1\. Correct"),
-        ([125] * 3, [0.2] * 3, r"\(mean\): .* got 125, .* by 255\."),
-        ([0.5, float("nan"), 0], [1] * 3, r"\(mean\): .* got 0\.5, nan, 0"),
-    ):
-        assert_evaluate_raises(ConfigError, message, normalisation=(mean, std))
-        assert_evaluate_raises(ConfigError, message, normalisation=Normalisation(tuple(mean), tuple(std)))
-    assert_evaluate_raises(
-        ConfigError, r"already has its own normalisation", model=tiny_classifier(), normalisation=NORMALISATION
-    )
 
 
 def test_attack_rejects_wrong_arguments() -> None:

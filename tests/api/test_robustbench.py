@@ -120,11 +120,11 @@ def test_evaluate_command_prints_entry(data_folder: Path, robust201: RunCommand)
         ({"keys": ["clean", "robustbench-l2"]}, ConfigError, "'robustbench-l2': expected a preset alone"),
         ({"count": N_TEST_IMAGES + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, EvaluationError, "expected logits of shape"),
-        ({"images": np.full((2, 3, 8, 8), 128, np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels, but"),
+        ({"images": np.full((2, 3, 8, 8), 128, np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels"),
         (
             {"images": np.full((N_IMAGES, 3, 32, 32), 128, np.uint8), "labels": np.arange(N_IMAGES) ** 2 % 10},
             DatasetError,
-            "have 1,000 of each class",
+            "1,000 of each class",
         ),
     ],
 )

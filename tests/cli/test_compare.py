@@ -1,10 +1,11 @@
-"""`robust201 compare`: a user's networks on the same images."""
+"""`robust201 compare` and `curves`: a user's networks on the same images."""
 
 import csv
 import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -70,11 +71,28 @@ def test_networks_have_their_own_names_and_weights(folder: Path, robust201: RunC
     assert row["first_accuracy"] > row["second_accuracy"]
 
 
-def test_compare_rejects_repeated_networks(folder: Path, robust201: RunCommand) -> None:
-    networks = [f"{folder}/net.py:build"] * 2
-    data = ("--data", folder / "test.npz")
-    assert "it is listed more than once" in robust201("compare", *networks, *data).error_line(2)
-    assert "expected two or more networks" in robust201("compare", networks[0], *data).error_line(2)
+def test_networks_that_cannot_be_compared_are_one_line_errors(folder: Path, robust201: RunCommand) -> None:
+    network, data = f"{folder}/net.py:build", ("--data", folder / "test.npz")
+    for name, keys, count in (("long", "clean,fgsm:8/255", 6), ("short", "clean", 6), ("few", "clean", 4)):
+        options = (*data, "--keys", keys, "--images", count, "--save", folder / name)
+        assert robust201("evaluate", network, *options).code == 0
+    assert "short was not evaluated under fgsm:8/255." in robust201("compare", folder / "long", folder / "short").out
+    saved = (folder / "long", folder / "short")
+    for command, arguments, subject in (
+        ("compare", (network, network, *data), network),
+        ("compare", (network, *data), "expected two or more networks"),
+        ("compare", (network, f"other={network}"), "--data"),
+        ("compare", (folder / "long", folder / "few"), "(long on 6, few on 4 images)"),
+        ("compare", ("nothere", folder / "short"), "'nothere'"),
+        ("compare", (*saved, "--seed", 1), "--seed"),
+        ("compare", (*saved, *data), "data="),
+        ("curves", (*saved, "--set", "fmn.steps=2"), "--set"),
+        ("curves", (network, *data, "--keys", "pgd"), "'pgd'"),
+        ("curves", (network, *data, "--out", folder / "c.jpg"), ".jpg"),
+    ):
+        result = robust201(command, *arguments)
+        assert subject in result.error_line(2)
+        assert "Executing" not in result.err
 
 
 def test_saved_evaluations_are_compared_and_continued(folder: Path, robust201: RunCommand) -> None:
@@ -94,46 +112,37 @@ def test_saved_evaluations_are_compared_and_continued(folder: Path, robust201: R
     assert [row["network"] for row in curves] == ["a", "b"]
     other_network = robust201("evaluate", networks["b"], *data, "--save", folder / "a")
     assert "got other network" in other_network.error_line(2)
-    for command in ("compare", "curves"):
-        for option in (("--seed", 1), ("--data", folder / "test.npz")):
-            rejected = robust201(command, folder / "a", folder / "b", *option).error_line(2)
-            assert "it applies only to FILE:FUNCTION" in rejected
 
 
-def test_evaluate_and_compare_write_latex(robust201, tmp_path):
-    network_file = tmp_path / "mine.py"
-    network_file.write_text(
-        "import torch\nfrom torch import nn\ndef a():\n    torch.manual_seed(0)\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\ndef b():\n    torch.manual_seed(1)\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
-    )
-    options = ("--data", "digits", "--images", "20", "--keys", "clean,fgsm")
-    for arguments in (("evaluate", f"{network_file}:a"), ("compare", f"{network_file}:a", f"{network_file}:b")):
-        table_path = tmp_path / f"{arguments[0]}.tex"
-        assert robust201(*arguments, *options, "--out", table_path).code == 0
-        assert table_path.read_text().startswith("\\begin{table}")
-        assert table_path.read_text().count("FGSM") == 11  # one row per default epsilon
+def test_evaluate_and_compare_write_latex(folder: Path, robust201: RunCommand) -> None:
+    networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
+    options = ("--data", folder / "test.npz", "--images", "20", "--keys", "clean,fgsm")
+    for arguments in (("evaluate", networks[0]), ("compare", *networks)):
+        path = folder / f"{arguments[0]}.tex"
+        assert robust201(*arguments, *options, "--out", path).code == 0
+        assert path.read_text().startswith("\\begin{table}")
+        assert path.read_text().count("FGSM") == 11  # one row per default epsilon
 
 
-def test_compare_says_what_cannot_be_compared(folder: Path, robust201: RunCommand) -> None:
-    network = f"{folder / 'net.py'}:build"
-    for name, keys, count in (("long", "clean,fgsm:8/255", 6), ("short", "clean", 6), ("few", "clean", 4)):
-        options = ("--data", folder / "test.npz", "--keys", keys, "--images", count, "--save", folder / name)
-        assert robust201("evaluate", network, *options).code == 0
-    assert "short was not evaluated under fgsm:8/255." in robust201("compare", folder / "long", folder / "short").out
-    error = robust201("compare", folder / "long", folder / "few").error_line(2)
-    assert "(long on 6, few on 4 images)" in error
-    error = robust201("compare", "nothere", folder / "short").error_line(2)
-    assert "'nothere'" in error
-    assert "saved evaluation" in error
-
-
-def test_interrupted_evaluation_says_what_is_saved(folder: Path, robust201: RunCommand) -> None:
+def test_interrupted_evaluation_is_resumed(folder: Path, robust201: RunCommand) -> None:
     code = "    if len(images) > 8:  # more than those on which passes are counted\n        raise KeyboardInterrupt\n"
     (folder / "stop.py").write_text(f"def perturb(model, images, labels, epsilon):\n{code}    return images\n")
     keys = ("--keys", f"clean,{folder / 'stop.py'}", "--set", "stop.strengths=8", "--set", "stop.norm=Linf")
     command = ("evaluate", f"{folder / 'net.py'}:build", "--data", folder / "test.npz", *keys)
     result = robust201(*command, "--save", folder / "stopped")
     assert result.code == 3
-    assert f"Saved in {folder / 'stopped'}: clean. The same command computes the rest." in result.err
-    assert "Nothing is saved" in robust201(*command).err
+    assert [*Evaluation.load(folder / "stopped").results] == ["clean"]
+
+
+def test_curves_write_figure_and_distances(folder: Path, robust201: RunCommand) -> None:
+    options = ("--data", folder / "test.npz", "--images", 12)
+    networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
+    result = robust201("curves", *networks, *options, "--out", folder / "curves.svg")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[0].startswith(f"{networks[0]}: accuracy 100.0%")
+    assert "median distance" in result.out
+    assert "epsilon in 1/255" in (folder / "curves.svg").read_text()
+    one = robust201("curves", networks[0], *options, "--keys", "fmn_l1", "--out", folder / "one.csv", "--json")
+    (row,) = json.loads(one.out)["networks"]
+    assert row["n_images"] == 12
+    assert row["median_distance"] == pytest.approx(pd.read_csv(folder / "one.csv")[networks[0]].median())

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from robust201.cli import monitoring
-from robust201.cli.console_status import make_sweep_display
+from robust201.cli.console_status import Display, describe_sweep
 from robust201.core.errors import InputError
 from robust201.run.processes import RunningPart
 from robust201.run.status import Failure, KeyProgress, Status
@@ -76,7 +76,7 @@ def test_watch_ends_on_completion_or_after_inactivity(
 
 def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     output = io.StringIO()
-    display = make_sweep_display(Console(file=output, width=400), clock=lambda: 0.0)
+    display = Display(describe_sweep, Console(file=output, width=400), clock=lambda: 0.0)
     with display.showing():
         display.update(RUNNING, 0.0)
         display.update(STOPPED, 30.0)
@@ -90,7 +90,7 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
 
 def test_display_on_a_terminal_leaves_a_table() -> None:
     terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
-    display = make_sweep_display(terminal)
+    display = Display(describe_sweep, terminal)
     with display.showing():
         display.update(RUNNING, 0.0)
         display.update(STOPPED, 30.0)

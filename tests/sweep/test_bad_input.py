@@ -112,7 +112,7 @@ def test_parse_config_rejects_invalid_field(sweep_fields: MakeFields, changes: d
         (digits_fields(form="digit", corruptions={"source": "generated"}), (), "'digit'"),
         (digits_fields(corruptions={"source": "published", "path": "x"}), (), "published"),
         ({}, ("--keys", "fog"), "'fog'"),
-        ({}, ("--keys", ""), "list of names is empty"),
+        ({}, ("--keys", ""), "one or more names"),
         ({}, ("--datasets", "cifar10"), "'cifar10'"),
         ({}, ("--architectures", "0-15625"), "15625"),
         ({}, ("--architectures", "309"), "#309"),

@@ -6,15 +6,14 @@ does not modify the audited sweep.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
-from robust201.core.records import ArchitectureId, format_architecture
+from robust201.core.records import ArchitectureId
 from robust201.dataset.shard_rows import KeyRows
 from robust201.run.driver import run_work
 from robust201.run.sweep import prepare_run
@@ -35,45 +34,6 @@ _SEED = 0
 
 _EvaluationId = tuple[str, ArchitectureId, str, str, float]
 """Dataset, architecture, weights, key and strength."""
-
-
-@dataclass(frozen=True)
-class AuditedEvaluation:
-    """Results of both engines for one network, key and strength.
-
-    Attributes:
-        correct: number of images that are classified correctly under each engine's attack, in the order of
-            `tasks.ENGINES`.
-        only_one: number of images that are classified correctly under this engine's attack but not under the other
-            engine's, for each engine in the same order.
-        p_value: two-sided p-value of McNemar's exact test; the null hypothesis is that the engines are equally strong.
-        adjusted_p_value: p-value after Holm's adjustment over all evaluations of the audit.
-    """
-
-    dataset: str
-    architecture: ArchitectureId
-    weights: str
-    key: str
-    strength: float
-    n_images: int
-    correct: tuple[int, int]
-    only_one: tuple[int, int]
-    p_value: float
-    adjusted_p_value: float
-
-    @property
-    def label(self) -> str:
-        network = " ".join(filter(None, (format_architecture(self.architecture), self.dataset, self.weights)))
-        return f"{network} {self.key} at {self.strength:g}"
-
-    @property
-    def differs(self) -> bool:
-        """Whether the difference between the engines is significant after Holm's adjustment."""
-        return self.adjusted_p_value < AUDIT_LEVEL
-
-    def to_payload(self) -> dict[str, Any]:
-        by_engine = {name: dict(zip(ENGINES, getattr(self, name), strict=True)) for name in ("correct", "only_one")}
-        return asdict(self) | by_engine | {"differs": self.differs}
 
 
 def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) -> dict[str, SweepConfig]:
@@ -130,15 +90,21 @@ def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) 
     }
 
 
-def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> tuple[AuditedEvaluation, ...]:
+def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> pd.DataFrame:
     """Evaluate the sample with both engines, and test whether they are equally strong.
+
+    Returns:
+        One row per network, key and strength: `dataset`, `architecture`, `weights`, `key`, `strength`, `n_images`; the
+        numbers of images that are classified correctly under the attack of each engine (`reference`, `fused`) and of
+        only this engine (`only_reference`, `only_fused`); `p_value` (McNemar's exact test, two-sided),
+        `adjusted_p_value` (Holm's method over all rows), and `differs` (whether this is below `AUDIT_LEVEL`).
 
     Raises:
         InputError: bad input; nothing was started.
         IncompleteError: some evaluations are missing; rerunning the audit resumes it.
     """
-    outcomes_by_engine: dict[str, dict[_EvaluationId, NDArray[np.bool_]]] = {}
-    for engine, config in sweeps.items():
+    outcomes: list[dict[_EvaluationId, NDArray[np.bool_]]] = []
+    for config in sweeps.values():
         with prepare_run(config, EVERYTHING, say) as work:
             is_complete = run_work(work, say).is_complete
         if not is_complete:
@@ -146,29 +112,17 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> tuple[AuditedEva
                 f"Auditing failed for {config.results}: some evaluations of the sample are missing. Rerun the same "
                 "command to resume the audit."
             )
-        outcomes_by_engine[engine] = dict(_read_outcomes(config))
-    first_outcomes, second_outcomes = (outcomes_by_engine[engine] for engine in ENGINES)
-    only_first = {
-        evaluation: int((first_outcomes[evaluation] & ~second_outcomes[evaluation]).sum())
-        for evaluation in first_outcomes
-    }
-    only_second = {
-        evaluation: int((second_outcomes[evaluation] & ~first_outcomes[evaluation]).sum())
-        for evaluation in first_outcomes
-    }
-    p_values = mcnemar_p_values([*only_first.values()], [*only_second.values()])
-    adjusted_p_values = holm_adjust(p_values)
-    return tuple(
-        AuditedEvaluation(
-            *evaluation,
-            n_images=len(first_outcomes[evaluation]),
-            correct=(int(first_outcomes[evaluation].sum()), int(second_outcomes[evaluation].sum())),
-            only_one=(only_first[evaluation], only_second[evaluation]),
-            p_value=float(p_values[index]),
-            adjusted_p_value=float(adjusted_p_values[index]),
-        )
-        for index, evaluation in enumerate(first_outcomes)
-    )
+        outcomes.append(dict(_read_outcomes(config)))
+    rows = [
+        (*evaluation, len(first), first.sum(), second.sum(), (first & ~second).sum(), (second & ~first).sum())
+        for evaluation, first in outcomes[0].items()
+        for second in (outcomes[1][evaluation],)
+    ]
+    counts = (*sweeps, *(f"only_{engine}" for engine in sweeps))
+    table = pd.DataFrame(rows, columns=["dataset", "architecture", "weights", "key", "strength", "n_images", *counts])
+    p_values = mcnemar_p_values(*(table[f"only_{engine}"].to_numpy() for engine in sweeps))
+    adjusted = holm_adjust(p_values)
+    return table.assign(p_value=p_values, adjusted_p_value=adjusted, differs=adjusted < AUDIT_LEVEL)
 
 
 def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray[np.bool_]]]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from robust201.analysis.evaluation import Evaluation, different_fields
 from robust201.analysis.labels import key_label, strength_label
-from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
+from robust201.analysis.tables import Cell, format_percent, format_range, latex_table, text_table
 from robust201.core.errors import ConfigError
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
@@ -63,19 +63,17 @@ class Comparison:
         Networks with doubtful accuracies are not bold, and are marked in the header.
         """
         networks = list(dict.fromkeys([*self.table["first"], *self.table["second"]]))
+        groups: Any = self.table.groupby(["key", "strength"], sort=False)
         rows: list[list[str | Cell]] = [
             [key_label(key), strength_label(key, strength), *self._accuracy_cells(pairs, networks)]
-            for (key, strength), pairs in self._groups()
+            for (key, strength), pairs in groups
         ]
         headings = [f"{name} (doubtful)" if name in self.notices else name for name in networks]
         caption = (
-            f"Accuracy in percent on {self.table['n_images'].iloc[0]:,} images. Bold: best, or not significantly "
+            f"Accuracy in percent on {format_range(self.table['n_images'])} images. Bold: best, or not significantly "
             f"different from the best ({_TEST})."
         )
         return latex_table(["Key", "Strength", *headings], rows, n_left=2, caption=caption)
-
-    def _groups(self) -> Any:
-        return self.table.groupby(["key", "strength"], sort=False)
 
     def _accuracy_cells(self, pairs: pd.DataFrame, networks: Sequence[str]) -> list[Cell]:
         accuracies = dict(zip(pairs["first"], pairs["first_accuracy"], strict=True))
@@ -191,44 +189,30 @@ def _compare_pair(
 
 
 def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
-    differences = rows["difference"].to_numpy(np.float64)
-    is_significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
-    n_images = int(rows["n_images"].iloc[0])
-    evaluations_text = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
-    basis = f"({n_images:,} images, {_TEST})"
+    is_significant = rows["adjusted_p_value"] < LEVEL
+    evaluations = f"{len(rows)} evaluation{'s' if len(rows) > 1 else ''}"
+    basis = f"({format_range(rows['n_images'])} images, {_TEST})"
     findings = []
-    for network, is_more_accurate in (
-        (first, is_significant & (differences < 0)),
-        (second, is_significant & (differences > 0)),
+    for network, better in (
+        (first, rows[is_significant & (rows["difference"] < 0)]),
+        (second, rows[is_significant & (rows["difference"] > 0)]),
     ):
-        if is_more_accurate.any():
-            largest_index = int(np.argmax(np.where(is_more_accurate, np.abs(differences), -1.0)))
-            largest_difference = _describe_difference(rows.iloc[largest_index])
+        if len(better):
+            largest = _describe_difference(better.iloc[int(better["difference"].abs().argmax())])
             findings.append(
-                f"{network} is significantly more accurate in {int(is_more_accurate.sum())} of {evaluations_text}, "
-                f"with the largest difference for {largest_difference}"
+                f"{network} is significantly more accurate in {len(better)} of {evaluations}, with the largest "
+                f"difference for {largest}"
             )
-    if not findings:
-        n_uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
-        hint = ""
-        if n_uncorrected:
-            hint = (
-                f" Without the correction, {n_uncorrected} would differ significantly. Choose a smaller set of "
-                "evaluations in advance, and compare only those."
-            )
-        if not (rows["only_first"] + rows["only_second"]).any():
-            hint = " They have the same outcome on every image, as if they were the same network."
-        any_of = "any of " if len(rows) > 1 else ""
-        return f"{first} and {second} do not differ significantly in {any_of}{evaluations_text} {basis}.{hint}"
-    n_undecided = int((~is_significant).sum())
-    undecided = f"; {n_undecided} show no significant difference" if n_undecided > 1 else ""
-    undecided = "; 1 shows no significant difference" if n_undecided == 1 else undecided
-    return f"{'; '.join(findings)}{undecided} {basis}."
+    if findings:
+        return f"{'; '.join(findings)} {basis}."
+    is_same = not (rows["only_first"] + rows["only_second"]).any()
+    hint = " They have the same outcome on every image, as if they were the same network." if is_same else ""
+    any_of = "any of " if len(rows) > 1 else ""
+    return f"{first} and {second} do not differ significantly in {any_of}{evaluations} {basis}.{hint}"
 
 
-def _describe_difference(comparison_row: "pd.Series[Any]") -> str:
-    difference, low, high = (float(comparison_row[name]) for name in ("difference", "low", "high"))
+def _describe_difference(row: "pd.Series[Any]") -> str:
+    difference, low, high = (float(row[name]) for name in ("difference", "low", "high"))
     ends = (low, high) if difference > 0 else (-high, -low)
     points = format_percent(abs(difference), *ends, unit=" points")
-    name = format_term(comparison_row["key"], float(comparison_row["strength"]), comparison_row["unit"])
-    return f"{name} ({points})"
+    return f"{format_term(row['key'], float(row['strength']), row['unit'])} ({points})"

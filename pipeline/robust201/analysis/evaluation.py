@@ -11,15 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.analysis.evaluation_file import (
-    FILE_NAME,
-    decode_booleans,
-    decode_numbers,
-    encode,
-    is_evaluation,
-    read_content,
-    write_content,
-)
+from robust201.analysis.evaluation_file import FILE_NAME, is_evaluation, read_content, write_content
 from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import check_output_file, sole_writer
@@ -37,32 +29,6 @@ _WIDTH = 80
 
 _TOLERANCE = 1e-2
 """Difference of a network's logits between batch sizes and machines, as a fraction of the largest logit."""
-
-
-class WorstCase(NamedTuple):
-    """Worst-case accuracy: an image counts as correct only if it is classified correctly in every evaluation.
-
-    Attributes:
-        accuracy: fraction of the images that are classified correctly in every evaluation.
-        low: lower end of the accuracy's 95% interval.
-        high: upper end of the accuracy's 95% interval.
-        evaluations: the evaluations, as (key, strength).
-        outcomes: whether each image is classified correctly in all evaluations, by the image's position.
-    """
-
-    accuracy: float
-    low: float
-    high: float
-    evaluations: tuple[KeyAndStrength, ...]
-    outcomes: "pd.Series[Any]"
-
-    @property
-    def summary(self) -> str:
-        """Sentence with the accuracy, its interval and the keys of the evaluations."""
-        keys = list(dict.fromkeys(key for key, _ in self.evaluations))
-        evaluations_text = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
-        accuracy = format_percent(self.accuracy, self.low, self.high, unit="%")
-        return f"{accuracy} of {len(self.outcomes):,} images withstand each of {evaluations_text}: {', '.join(keys)}."
 
 
 class KeyResults(NamedTuple):
@@ -182,26 +148,6 @@ class Evaluation:
         """By key, the parameters and all other fields that affect the numbers."""
         return {key: result.protocol for key, result in self.results.items()}
 
-    def worst_case(self, evaluations: Sequence[str] | None = None) -> WorstCase:
-        """Return the fraction of images that are classified correctly in every evaluation (Croce and Hein, ICML 2020).
-
-        Args:
-            evaluations: keys (all their strengths), or keys at a strength such as ``pgd:8/255``; different norms and
-                corruptions may be mixed. None selects all evaluations.
-
-        Raises:
-            ConfigError: a key or strength was not evaluated, or the list is empty.
-        """
-        by_evaluation = self.evaluations
-        columns = list(by_evaluation) if evaluations is None else self.find(evaluations)
-        if not columns:
-            raise ConfigError("Computing the worst case failed: `evaluations` is empty. List at least one.")
-        correct = np.all([by_evaluation[column] for column in columns], axis=0)
-        accuracy = float(correct.mean())
-        low, high = map(float, accuracy_intervals(accuracy, len(correct)))
-        series: pd.Series[Any] = pd.Series(correct, index=self.positions, dtype=bool).rename_axis("image")
-        return WorstCase(accuracy, low, high, tuple(columns), series)
-
     def find(self, names: str | Sequence[str]) -> list[KeyAndStrength]:
         """Return the evaluations that keys, groups of keys, or keys at a strength such as ``pgd:8/255`` name.
 
@@ -280,7 +226,7 @@ class Evaluation:
             ConfigError: the folder has results of another network, or of other images or parameters.
             StorageError: the file cannot be written.
         """
-        extend_saved(Path(path), self)
+        _extend_saved(Path(path), self)
 
     @staticmethod
     def load(path: str | Path) -> "Evaluation":
@@ -290,7 +236,7 @@ class Evaluation:
             ResultsError: the folder has no evaluation, or the file is damaged.
             FormatVersionError: another version of robust201 wrote the file.
         """
-        return read_content(Path(path), _decode)
+        return _decode(read_content(Path(path)))
 
     def __str__(self) -> str:
         """Return the table as text of at most 80 columns."""
@@ -393,13 +339,8 @@ def _are_close(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return len(first) == len(second) and np.allclose(first, second, rtol=0.0, atol=_TOLERANCE * scale)
 
 
-def extend_saved(folder: Path, evaluation: Evaluation) -> None:
-    """Add the results of an evaluation to those that the folder already has.
-
-    Raises:
-        ConfigError: see `read_saved`.
-        StorageError: the file cannot be written.
-    """
+def _extend_saved(folder: Path, evaluation: Evaluation) -> None:
+    """Add the results of an evaluation to those that the folder already has; see `Evaluation.save`."""
     strengths = {key: results.strengths for key, results in evaluation.results.items()}
     with sole_writer(folder, "Saving an evaluation", wait=True):
         saved = read_saved(folder, evaluation, evaluation.protocols, strengths)
@@ -409,31 +350,25 @@ def extend_saved(folder: Path, evaluation: Evaluation) -> None:
         }
         notices = tuple(dict.fromkeys([*saved.notices, *evaluation.notices]))
         merged = replace(evaluation, results={**saved.results, **results}, notices=notices)
-        encoded = {
-            "positions": encode(merged.positions),
-            "results": {key: _encode_results(key_results) for key, key_results in merged.results.items()},
-        }
-        write_content(folder, {**vars(replace(merged)), **encoded})
+        write_content(folder, vars(replace(merged)) | {"results": _encode(merged)})  # without cached tables
 
 
-def _encode_results(results: KeyResults) -> dict[str, Any]:
+def _encode(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the results as JSON values, in which outcomes are numbers."""
     return {
-        "rows": results.rows,
-        "protocol": results.protocol,
-        "outcomes": [[strength, encode(correct)] for strength, correct in results.outcomes.items()],
-        "distances": None if results.distances is None else encode(results.distances),
+        key: results._asdict() | {"outcomes": [[strength, 1 * array] for strength, array in results.outcomes.items()]}
+        for key, results in evaluation.results.items()
     }
 
 
 def _decode(content: Mapping[str, Any]) -> Evaluation:
-    positions = decode_numbers(content["positions"], np.int64)
-    results = {key: _decode_results(fields, len(positions)) for key, fields in content["results"].items()}
+    results = {key: _decode_results(fields) for key, fields in content["results"].items()}
     tuples = {name: tuple(content[name]) for name in ("notices", "image_shape", "logits")}
+    positions = np.array(content["positions"], np.int64)
     return Evaluation(**{**content, **tuples, "positions": positions, "results": results})
 
 
-def _decode_results(fields: Mapping[str, Any], n_images: int) -> KeyResults:
-    outcomes = {strength: decode_booleans(text, n_images) for strength, text in fields["outcomes"]}
-    text = fields["distances"]
-    distances = None if text is None else decode_numbers(text, np.float64)
+def _decode_results(fields: Mapping[str, Any]) -> KeyResults:
+    outcomes = {strength: np.array(numbers, np.bool_) for strength, numbers in fields["outcomes"]}
+    distances = None if fields["distances"] is None else np.array(fields["distances"], np.float64)
     return KeyResults(tuple(fields["rows"]), fields["protocol"], outcomes, distances)

@@ -1,4 +1,4 @@
-"""Progress of `robust201.evaluate`: a bar on a terminal; elsewhere (notebooks, logs) a line every ten seconds."""
+"""Progress of `robust201.evaluate`: one line on a terminal; elsewhere (notebooks, logs) a line every ten seconds."""
 
 import sys
 import threading
@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias
 
+from robust201.core.records import CLEAN_STRENGTH
 from robust201.tasks import TASKS
+from robust201.tasks.strengths import format_strength, unit_of
 
 LINE_SECONDS = 10.0
 """Seconds between two lines if the output is not a terminal."""
 
-_BAR_SECONDS = 0.5
+_STATUS_SECONDS = 0.5
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 """Whether to show progress, or a function that is called with the numbers of complete and of all evaluations."""
@@ -36,7 +38,6 @@ class EvaluationProgress:
         n_evaluations_done: number of complete evaluations.
     """
 
-    is_shown: bool = False
     costs: dict[str, float] = field(default_factory=dict)
     stage_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     key: str = ""
@@ -51,12 +52,6 @@ class EvaluationProgress:
 
     def __post_init__(self) -> None:
         self._start_time = time.monotonic()
-
-    def say(self, line: str) -> None:
-        """Print a line to stderr if progress is shown."""
-        if self.is_shown:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
 
     def begin_key(self, key: str, strengths: Sequence[float]) -> None:
         """Record that a key begins and that the previous key is complete."""
@@ -86,7 +81,8 @@ class EvaluationProgress:
         cost = self.costs.get(self.key, 0.0)
         fraction = f": {min(0.99, self._passes_of_key / cost):.0%}" if cost and self._passes_of_key else ""
         strengths = _describe_strengths(self.key, self.strengths)
-        return f"{self.key}{strengths}{self.stage}{fraction}, {elapsed}, {self._describe_time_left()}"
+        done = f"{self.n_evaluations_done} of {self.n_evaluations} evaluations done"
+        return f"{self.key}{strengths}{self.stage}{fraction}, {done}, {elapsed}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
         if not self._passes or self.key not in self.costs:
@@ -104,56 +100,35 @@ def _format_time(seconds: float) -> str:
 
 def _describe_strengths(key: str, strengths: Sequence[float]) -> str:
     task = TASKS.get(key)
-    if task is None or task.kind not in ("attack", "corruption") or strengths == (0.0,):
+    if task is None or strengths == (CLEAN_STRENGTH,):
         return ""
-    strength_name = "severity" if task.constraint is None else "epsilon"
-    unit = "/255" if task.constraint is not None and task.constraint.divisor == 255 else ""
-    if len(strengths) == 1:
-        return f" at {strength_name} {strengths[0]:g}{unit}"
-    plural_name = "severities" if strength_name == "severity" else "epsilons"
-    return f" at {len(strengths)} {plural_name} {strengths[0]:g}{unit} to {strengths[-1]:g}{unit}"
+    unit = unit_of(task.constraint, task.kind)
+    ends = " to ".join(format_strength(strength, unit) for strength in dict.fromkeys((strengths[0], strengths[-1])))
+    return f" at {ends}"
 
 
 @contextmanager
 def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
     """Show the progress of an evaluation, if `option` is True, until the context ends."""
+    progress = EvaluationProgress()
     if option is not True:
-        yield EvaluationProgress()
-        return
-    progress = EvaluationProgress(is_shown=True)
-    if sys.stderr.isatty():
-        with _progress_bar(progress):
+        yield progress
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        # While the status is shown, rich prints other stderr lines above it.
+        with (
+            Console(stderr=True).status(progress.describe()) as status,
+            _calling_repeatedly(lambda: status.update(progress.describe()), _STATUS_SECONDS),
+        ):
             yield progress
     else:
-        with _calling_repeatedly(lambda: progress.say(progress.describe()), LINE_SECONDS):
+        with _calling_repeatedly(lambda: sys.stderr.write(f"{progress.describe()}\n"), LINE_SECONDS):
             yield progress
 
 
 @contextmanager
-def _progress_bar(progress: EvaluationProgress) -> Iterator[None]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    # While the bar is shown, rich prints other stderr lines above it.
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as bar:
-        task = bar.add_task(progress.describe(), total=None)
-
-        def update() -> None:
-            bar.update(
-                task,
-                description=progress.describe(),
-                completed=progress.n_evaluations_done,
-                total=progress.n_evaluations or None,
-            )
-
-        with _calling_repeatedly(update, _BAR_SECONDS):
-            yield
-        update()
-
-
-@contextmanager
-def _calling_repeatedly(function: Callable[[], None], seconds: float) -> Iterator[None]:
+def _calling_repeatedly(function: Callable[[], object], seconds: float) -> Iterator[None]:
     """Call a function at intervals in a separate thread, because an attack can take minutes until its next result."""
     ended = threading.Event()
 

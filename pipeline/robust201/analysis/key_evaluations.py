@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from robust201.analysis.evaluation import Evaluation, KeyResults, extend_saved
+from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.evaluation_progress import EvaluationProgress
 from robust201.analysis.network_context import Options
 from robust201.analysis.weak_attack_warnings import describe_chance
@@ -79,31 +79,30 @@ def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mappi
     results: dict[str, KeyResults] = {}
     notices = [*empty.notices]
     run.estimate(keys, saved)
-    folder = run.options.folder
     kinds = {task.kind for task, _ in keys}
     if kinds - {"measure"} and "clean" not in kinds:
-        _report_chance(run, _count_correct(run.context, run.images), notices)
+        is_correct = _logits_of(run.context, run.images).argmax(dim=1).numpy() == run.images.labels
+        _report_chance(run, int(is_correct.sum()), notices)
     for task, parameters in keys:
         results[task.key] = _complete(run, task, parameters, saved.get(task.key))
         check_again(run.context.classifier, name=run.options.name_of(run.context.classifier.network))
         if task.key == "clean":
             _report_chance(run, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), notices)
-        if folder is not None:
+        if run.options.save is not None:
             of_key = {task.key: results[task.key]}
-            extend_saved(folder, dataclasses.replace(empty, results=of_key, notices=tuple(notices)))
+            dataclasses.replace(empty, results=of_key, notices=tuple(notices)).save(run.options.save)
     return dataclasses.replace(empty, results=results, notices=tuple(notices))
 
 
 def _complete(run: Run, task: Task, parameters: Parameters, saved: KeyResults | None) -> KeyResults:
     """Return the results of a key; strengths that are not saved are evaluated."""
-    requested = parameters.strengths
     missing = _missing_strengths(parameters, saved)
-    if len(missing) < len(requested):
-        run.count(len(requested) - len(missing))
-    new = _evaluate_strengths(run, task, parameters, missing) if missing else None
-    results = saved.merge(new) if saved is not None and new is not None else new or saved
-    assert results is not None  # noqa: S101 - without saved results, all strengths are missing
-    return results.select(requested)
+    if saved is None:
+        return _evaluate_strengths(run, task, parameters, missing)
+    if n_saved := len(parameters.strengths) - len(missing):
+        run.count(n_saved)
+    results = saved.merge(_evaluate_strengths(run, task, parameters, missing)) if missing else saved
+    return results.select(parameters.strengths)
 
 
 def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tuple[float, ...]:
@@ -143,12 +142,6 @@ def _logits_of(context: Context, image_set: ImageSet) -> torch.Tensor:
     pixels = copy_to_device(image_set, context.classifier.device).pixels
     logits = [context.logits(to_float(pixels[batch])) for _, batch in context.batches(len(image_set))]
     return torch.cat(logits).cpu()
-
-
-def _count_correct(context: Context, image_set: ImageSet) -> int:
-    """Return the number of images that the network classifies correctly without an attack."""
-    is_correct = _logits_of(context, image_set).argmax(dim=1).numpy() == image_set.labels
-    return int(is_correct.sum())
 
 
 def logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:

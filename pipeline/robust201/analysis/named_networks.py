@@ -17,7 +17,8 @@ from torch import nn
 
 from robust201.analysis.evaluation import Evaluation
 from robust201.analysis.evaluation_file import is_evaluation
-from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
+from robust201.analysis.network_context import as_normalisation
+from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean, one_line
 from robust201.core.user_code import UserFunction, describe_failure, importing_neighbours, parse_function
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def read_network(
     name, rest = (match["name"], match["rest"]) if match and not name else (name, text)
     if is_evaluation(Path(rest)):
         return {name or Path(rest).resolve().name: Evaluation.load(rest)}
-    if split_network(rest) is not None:
-        evaluations = read_evaluations(rest, keys=keys, data=data)
+    if (folder_and_name := split_network(rest)) is not None:
+        evaluations = read_evaluations(*folder_and_name, keys=keys, data=data)
         if name and len(evaluations) > 1:
             raise ConfigError(
                 f"Reading networks failed for {name}: the architecture has several weights: {', '.join(evaluations)}. "
@@ -136,20 +137,13 @@ def parse_user_network(text: str) -> UserNetwork:
 
 
 def _parse_normalisation(text: str, options: dict[str, str]) -> "Normalisation | None":
-    from robust201.core.records import Normalisation
-
     if not {"mean", "std"} & options.keys():
         return None
     try:
-        mean, std = (tuple(map(float, options[name].split(","))) for name in ("mean", "std"))
-        if len(mean) != len(std) or len(mean) not in {1, 3}:
-            raise ValueError  # noqa: TRY301 - reported below
-    except (KeyError, ValueError) as error:
+        mean, std = (tuple(map(float, options.get(name, "").split(","))) for name in ("mean", "std"))
+        return as_normalisation((mean, std))
+    except (ConfigError, ValueError) as error:
         raise ConfigError(
-            f"Reading networks failed for {text!r}: expected mean and std, each with three numbers, or one for grey "
-            "images. Write mean=0.49,0.48,0.45,std=0.25,0.24,0.26."
+            f"Reading networks failed for {text!r}: expected mean and std, such as mean=0.49,0.48,0.45,std=0.25,0.24,"
+            f"0.26, got others: {one_line(error)}. Correct them."
         ) from error
-    normalisation = Normalisation(mean, std)
-    if (problem := normalisation.problem) is not None:
-        raise ConfigError(f"Reading networks failed for {text!r} ({problem.field}): {problem.text}")
-    return normalisation

@@ -46,11 +46,6 @@ class Options:
     name: str = ""
     shown_cautions: set[str] = field(default_factory=set)
 
-    @property
-    def folder(self) -> Path | None:
-        """Folder of the saved evaluation."""
-        return None if self.save is None else Path(self.save)
-
     def name_of(self, network: nn.Module) -> str:
         """Return a network's name in messages."""
         return self.name or type(network).__name__
@@ -143,40 +138,26 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
 
 
 def uncorruptible_reason(images: ImageSet) -> str | None:
-    """Return the reason why images cannot be corrupted; None if they can.
-
-    If the text ends with a comma, it includes advice that the caller must complete with an alternative.
-    """
+    """Return the reason why images cannot be corrupted; None if they can."""
     from robust201.corruptions import MIN_IMAGE_SIZE
 
     channels, height, width = images.images.shape[1:]
     if height != width or height < MIN_IMAGE_SIZE:
-        size = f"expected square images of {MIN_IMAGE_SIZE} pixels or more, got {height}x{width}."
-        return f"{size} {_shape_advice(height, width)}"
+        return f"expected square images of {MIN_IMAGE_SIZE} pixels or more, got {height}x{width}."
     if channels != 3:
-        return "corruptions need RGB images, but these have one channel."
+        return "expected RGB images, got images with one channel."
     if images.images.dtype != np.uint8:
-        return (
-            "corruptions need 8-bit pixels, but some of these floats are not multiples of 1/255. Round them, "
-            "as in (images * 255).round() / 255,"
-        )
+        return "expected 8-bit pixels, got floats that (images * 255).round() / 255 would change."
     return None
 
 
-def _shape_advice(height: int, width: int) -> str:
-    return "Use larger images," if height == width else "Crop or pad them to a square first,"
-
-
 def _check_shape(images: ImageSet, task: Task, parameters: Parameters) -> None:
-    height, width = images.images.shape[2:]
     if task.kind == "corruption":
         activity, reason = "Corrupting", uncorruptible_reason(images)
     else:
-        activity, reason = "Attacking", parameters.unsupported_shape_reason(height, width)
-        reason = reason and f"{reason} {_shape_advice(height, width)}"
+        activity, reason = "Attacking", parameters.unsupported_shape_reason(*images.images.shape[2:])
     if reason is not None:
-        remedy = "Leave the key out." if reason.endswith(".") else "or leave the key out."
-        raise DatasetError(f"{activity} images failed for {task.key!r}: {reason} {remedy}")
+        raise DatasetError(f"{activity} images failed for {task.key!r}: {reason} Change them, or leave the key out.")
 
 
 def normalisation_of(classifier: Classifier) -> Normalisation:
@@ -189,23 +170,18 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
     """Convert (mean, std), each with one number per channel, to a `Normalisation`."""
     if value is None:
         return None
-    if isinstance(value, Normalisation):
-        normalisation = value
-    else:
-        try:
-            mean, std = (tuple(float(number) for number in numbers) for numbers in value)
-        except (TypeError, ValueError) as error:
-            raise _normalisation_error(value) from error
-        if len(mean) != len(std) or len(mean) not in {1, 3}:
-            raise _normalisation_error(value)
-        normalisation = Normalisation(mean, std)
+    pair = (value.mean, value.std) if isinstance(value, Normalisation) else value
+    try:
+        mean, std = (tuple(map(float, numbers)) for numbers in pair)
+        is_pair = len(mean) == len(std) and len(mean) in {1, 3}
+    except (TypeError, ValueError):
+        is_pair = False
+    if not is_pair:
+        raise ConfigError(
+            f"Reading arguments failed for `normalisation`: expected (mean, std), each with three numbers, or one for "
+            f"grey images, got {reprlib.repr(value)}. Pass means and standard deviations of pixels in [0, 1]."
+        )
+    normalisation = Normalisation(mean, std)
     if (problem := normalisation.problem) is not None:
         raise ConfigError(f"Reading arguments failed for `normalisation` ({problem.field}): {problem.text}")
     return normalisation
-
-
-def _normalisation_error(value: object) -> ConfigError:
-    return ConfigError(
-        f"Reading arguments failed for `normalisation`: expected (mean, std), each with three numbers, or one for grey "
-        f"images, got {reprlib.repr(value)}. Pass means and standard deviations of pixels in [0, 1]."
-    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from robust201.analysis.comparison import LEVEL
 from robust201.analysis.dataset_results import CORRUPTION, SCORES, DatasetResults
 from robust201.analysis.labels import column_label, key_label
-from robust201.analysis.tables import Cell, format_percent, latex_table, text_table
+from robust201.analysis.tables import Cell, format_percent, format_range, latex_table, text_table
 from robust201.analysis.terms import evaluation_name, mean_accuracy, require_evaluations
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import CLEAN, kind_of
@@ -94,7 +94,8 @@ def rank_networks(
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8/255``, ``corruption``; by default those
             of `default_names`.
         max_networks: number of networks in the table, the best; None for all. Networks are ordered by the first
-            evaluation other than clean, or, without `names`, by the strongest attack of those on most networks.
+            evaluation other than clean, or, without `names`, by the strongest attack of those on most networks, which
+            are the same for each of these attacks.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -104,10 +105,8 @@ def rank_networks(
     if not standings:
         networks = {network: results.network_label(network) for network in results.architectures}
         return Ranking(pd.DataFrame(columns=_COLUMNS), {}, "", networks, "", "")
-    attacks = [] if names is not None else _attacks_in_one_ball(results, standings)
     not_clean = [standing for standing in standings if standing["evaluation"].iloc[0] != CLEAN]
-    n_most = max(map(len, attacks), default=0)  # means over fewer networks are not compared with theirs
-    attacks = [standing for standing in attacks if len(standing) == n_most]
+    attacks = [] if names is not None else _attacks_on_most_networks(results, standings)
     # The strongest attack has the lowest mean accuracy.
     first = min(attacks, key=lambda each: float(each["accuracy"].mean()), default=[*not_clean, *standings][0])
     # Networks that lack the accuracy that orders them come last.
@@ -126,14 +125,20 @@ def rank_networks(
     )
 
 
-def _attacks_in_one_ball(results: DatasetResults, standings: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Return the rankings under attacks in the L-infinity ball or, without any, in the first attack's norm ball."""
+def _attacks_on_most_networks(results: DatasetResults, standings: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Return the rankings under attacks in one norm ball that have the same networks, as many as any of them has.
+
+    The ball is L-infinity or, without any attack in it, that of the first attack. Means over other networks are not
+    compared with each other.
+    """
     balls = [
         results.reader.norm_ball_of(require_evaluations(results, each["evaluation"].iloc[0])[0][0])
         for each in standings
     ]
     chosen = LINF if LINF in balls else next((ball for ball in balls if ball is not None), None)
-    return [each for each, ball in zip(standings, balls, strict=True) if ball is not None and ball == chosen]
+    attacks = [each for each, ball in zip(standings, balls, strict=True) if ball is not None and ball == chosen]
+    most = {*max(attacks, key=len)["network"]} if attacks else set()
+    return [each for each in attacks if {*each["network"]} == most]
 
 
 _COLUMNS = ["network", "evaluation", "rank", "accuracy", "low", "high", "p_value", "tied", "n_images"]
@@ -267,14 +272,12 @@ def _describe_best(results: DatasetResults, standing: pd.DataFrame) -> str:
 
 def _describe_ties(results: DatasetResults, standing: pd.DataFrame) -> str:
     names = [results.network_label(network) for network in standing["network"][1:][standing["tied"][1:]]]
-    n_others = len(standing) - 1
     if not names:
-        return "ahead of the other" if n_others == 1 else "ahead of all others"
-    if len(names) == n_others > 1:
+        return "ahead of all others"
+    if len(names) == len(standing) - 1 > 1:
         return "tied with all others"
-    n_more = len(names) - _MAX_NAMED
-    named = names[:_MAX_NAMED] + ([f"{n_more:,} more"] if n_more > 0 else [])
-    return f"tied with {', '.join([*named[:-2], ' and '.join(named[-2:])])}"
+    shown = names[:_MAX_NAMED] + ([f"{len(names) - _MAX_NAMED:,} more"] if len(names) > _MAX_NAMED else [])
+    return f"tied with {', '.join([*shown[:-2], ' and '.join(shown[-2:])])}"
 
 
 def _describe_basis(standings: Sequence[pd.DataFrame]) -> str:
@@ -282,7 +285,7 @@ def _describe_basis(standings: Sequence[pd.DataFrame]) -> str:
     counts = pd.concat([standing["n_images"] for standing in standings])
     if counts.isna().all():
         return "The folder does not record the number of images, so intervals and ties are unknown."
-    images = " to ".join(f"{count:,.0f}" for count in sorted({counts.min(), counts.max()}))
+    images = format_range(counts)
     exceptions = ""
     if counts.isna().any():
         exceptions = " Accuracies without one known number of images have no intervals, and their columns no ties."

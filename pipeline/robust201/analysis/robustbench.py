@@ -36,14 +36,10 @@ class LeaderboardFields(NamedTuple):
         eps: radius of the norm ball as the leaderboard writes it; None for corruptions, which are those of CIFAR-10-C.
         accuracy_field: name of the field for the accuracy under the attack, or for the mean accuracy over all
             corruptions and severities.
-        dataset: name of the dataset.
-        n_classes: number of its classes.
     """
 
     eps: str | None
     accuracy_field: str
-    dataset: str = DATASET
-    n_classes: int = N_CLASSES
 
 
 LEADERBOARDS = {
@@ -56,17 +52,14 @@ LEADERBOARDS = {
 
 def check_images(preset: str, images: ImageSet) -> None:
     """Check that images can be the test images of CIFAR-10, by their size and the number of images per class."""
-    class_counts = np.bincount(images.labels, minlength=1)
-    remedy = f'Pass robust201.images.load_images("{DATASET}") (--data {DATASET}).'
-    if images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE):
+    counts = {*np.bincount(images.labels, minlength=N_CLASSES).tolist()}
+    is_complete = len(images.labels) < N_IMAGES or counts == {N_IMAGES // N_CLASSES}
+    if images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not is_complete:
         raise DatasetError(
-            f"Reading images failed for {preset}: the images have {images.images.shape[2]}x{images.images.shape[3]} "
-            f"pixels, but the test images of {DATASET} have {_IMAGE_SIZE}x{_IMAGE_SIZE}. {remedy}"
-        )
-    if len(images.labels) >= N_IMAGES and set(class_counts) != {N_IMAGES // N_CLASSES}:
-        raise DatasetError(
-            f"Reading images failed for {preset}: classes have {min(class_counts):,} to {max(class_counts):,} images, "
-            f"but the test images of {DATASET} have {N_IMAGES // N_CLASSES:,} of each class. {remedy}"
+            f"Reading images failed for {preset}: expected the test images of {DATASET} ({_IMAGE_SIZE}x{_IMAGE_SIZE} "
+            f"pixels, {N_IMAGES // N_CLASSES:,} of each class), got {images.images.shape[2]}x{images.images.shape[3]} "
+            f"pixels and {min(counts):,} to {max(counts):,} of each class. Pass robust201.images.load_images"
+            f'("{DATASET}") (--data {DATASET}).'
         )
 
 
@@ -85,7 +78,7 @@ def model_info(preset: str | None, table: "pd.DataFrame", n_images: int) -> dict
             "Writing a leaderboard entry failed: the keys were not the preset of a leaderboard. Evaluate with keys="
             f"{next(iter(LEADERBOARDS))!r} (or {', '.join([*LEADERBOARDS][1:])})."
         )
-    eps, accuracy_field = LEADERBOARDS[preset][:2]
+    eps, accuracy_field = LEADERBOARDS[preset]
     is_clean = table["key"] == "clean"
     accuracies = {"clean_acc": table[is_clean]["accuracy"], accuracy_field: table[~is_clean]["accuracy"]}
     entry = dict.fromkeys(_USER_FIELDS) | {"dataset": DATASET, "eps": eps}

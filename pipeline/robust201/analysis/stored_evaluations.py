@@ -12,7 +12,6 @@ from robust201.analysis.dataset_results import DatasetResults, choose_results, r
 from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.ranking import nearest_strength
 from robust201.analysis.terms import require_evaluations
-from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import is_dataset
 from robust201.dataset.outcomes import has_outcomes_of, read_images
@@ -34,28 +33,23 @@ def split_network(text: str) -> tuple[Path, str] | None:
     return None
 
 
-def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str | None = None) -> dict[str, Evaluation]:
-    """Return the evaluations of the networks that ``DATASET:NETWORK`` names, by network.
+def read_evaluations(
+    folder: Path, name: str, *, keys: Sequence[str] | None = None, data: str | None = None
+) -> dict[str, Evaluation]:
+    """Return the evaluations of networks of a dataset, by network.
 
     Args:
-        text: a dataset's folder, and either an architecture (with all its weights) or ``ARCHITECTURE@WEIGHTS``.
+        folder: the dataset's folder.
+        name: an architecture (with all its weights) or ``ARCHITECTURE@WEIGHTS``.
         keys: keys, or keys at a strength, such as ``pgd:8/255``. The default is every key at the strength nearest to
             1/255, to 1 for norms other than Linf, or to severity 3.
         data: name of the image dataset; None if the folder has only one.
 
     Raises:
-        ConfigError: the text does not name a network of a dataset, or a key was not evaluated.
+        ConfigError: the dataset has no such network, or a key was not evaluated.
         ResultsError: outcomes are not stored.
     """
-    folder_and_name = split_network(text)
-    if folder_and_name is None:
-        raise ConfigError(
-            f"Comparing networks failed for {text!r}: it is not of the form DATASET:ARCHITECTURE. Write the folder of "
-            "a dataset and one of its networks."
-        )
-    folder, name = folder_and_name
-    reader = Dataset(folder).select([name])
-    results = choose_results(read_results(reader), data, folder, "Comparing networks")
+    results = choose_results(read_results(Dataset(folder).select([name])), data, folder, "Comparing networks")
     if keys is None:
         columns = _default_columns(results)
     else:

@@ -3,7 +3,10 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -38,6 +41,11 @@ def format_estimate(
         return "-"
     text, *ends = (f"{value:{sign}z.{decimals}f}" for value in (number, low, high))
     return text + unit + ("" if math.isnan(low) else f" [{', '.join(ends)}]")
+
+
+def format_range(counts: "pd.Series[Any]") -> str:
+    """Return the smallest and the largest of some counts, such as ``40 to 80``, or the only count."""
+    return " to ".join(f"{count:,.0f}" for count in sorted({counts.min(), counts.max()}))
 
 
 class Cell(NamedTuple):

@@ -62,13 +62,8 @@ def describe_weak_attacks(
         if flag.check != AT_CHANCE:  # reported by `describe_chance`
             flags_by_check.setdefault(flag.check, []).append(flag)
     messages = []
-    for flags_of_check in flags_by_check.values():
-        clearest_flag = max(flags_of_check, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
-        n_more = len(flags_of_check) - 1
-        further_cases = (
-            f" {n_more:,} more {'case shows' if n_more == 1 else 'cases show'} the same sign of a weak attack."
-            if n_more
-            else ""
-        )
-        messages.append(f"{clearest_flag.message}{further_cases} See docs/trust.md.")
+    for first, *others in flags_by_check.values():
+        flag = max([first, *others], key=lambda each: each.networks[0][1] - each.networks[0][2])
+        more = f" {len(others):,} more such sign{'s' if len(others) > 1 else ''}." if others else ""
+        messages.append(f"{flag.message}{more} See docs/trust.md.")
     return messages

@@ -8,16 +8,13 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import to_json_rows
-from robust201.cli.help_texts import HELP_OPTIONS, epilog
-from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import ImageDataset, WeightsName, split_names
-from robust201.cli.single_options import SingleOptionsCommand
+from robust201.cli.help_texts import HELP_OPTIONS, add_commands
+from robust201.cli.options import AsJson, ImageDataset, WeightsName, print_json, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.analysis.dataset_results import DatasetResults
-    from robust201.dataset.reader import Dataset
 
 Folders = Annotated[
     list[Path],
@@ -33,7 +30,7 @@ _MAX_PRINTED_ROWS = 12
 
 analyse_app = typer.Typer(
     name="analyse",
-    help="Analyse a dataset: correlations of measures with accuracies (measures), or effects of operations (design).",
+    help="Analyse measures of networks, or the design of cells.",
     no_args_is_help=True,
     context_settings=HELP_OPTIONS,
 )
@@ -60,7 +57,7 @@ def measures(
     from robust201.analysis.terms import find_evaluations, require_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, all_results = _read_inputs(folders, data, weights, out, all_weights=True)
+    all_results = _read_inputs(folders, data, weights, out, all_weights=True)
     key_names = split_names(keys)
     for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):
@@ -70,28 +67,19 @@ def measures(
     )
     if correlations.empty:
         raise ResultsError(
-            f"Correlating measures failed for {reader.path}: fewer than {MIN_ARCHITECTURES} architectures have both a "
-            "measure and an accuracy. Export a measure such as jacobian."
+            f"Correlating measures failed for {all_results[0].reader.path}: fewer than {MIN_ARCHITECTURES} "
+            "architectures have both a measure and an accuracy. Export a measure such as jacobian."
         )
     _write_tables({"correlations": correlations}, out)
     if as_json:
         print_json({"correlations": to_json_rows(correlations)})
     else:
         for (dataset, measure), rows in correlations.groupby(["dataset", "measure"], sort=False):
-            by_magnitude = rows.assign(magnitude=rows["kendall"].abs()).sort_values(
-                "magnitude", ascending=False, kind="stable"
-            )
+            strongest = rows.loc[rows["kendall"].abs().sort_values(ascending=False, kind="stable").index]
             console.show_table(
                 f"{dataset}: {measure}",
-                (
-                    "key",
-                    "Kendall's tau",
-                    "Spearman's rho",
-                    "partial tau",
-                    "gain over\nparameter count",
-                    "better than\nparameter count",
-                ),
-                [_format_correlation(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
+                ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain over parameters", "significant gain"),
+                [_format_correlation(row) for row in strongest.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
 
@@ -112,7 +100,7 @@ def design(
     from robust201.analysis.design import operation_effects
     from robust201.analysis.terms import mean_accuracy
 
-    _, all_results = _read_inputs(folders, data, weights, out)
+    all_results = _read_inputs(folders, data, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
         effects = operation_effects(results, mean_accuracy(results, score))
@@ -128,14 +116,9 @@ def design(
 
 
 def _read_inputs(
-    folders: Sequence[Path],
-    data: str | None,
-    weights: str | None,
-    out: Path | None,
-    *,
-    all_weights: bool = False,
-) -> "tuple[Dataset, list[DatasetResults]]":
-    """Return the reader and the results on one dataset, or on every dataset.
+    folders: Sequence[Path], data: str | None, weights: str | None, out: Path | None, *, all_weights: bool = False
+) -> "list[DatasetResults]":
+    """Return the results on one dataset, or on every dataset.
 
     With `all_weights`, all sets of weights of each architecture are used, unless `weights` selects one.
     """
@@ -147,17 +130,13 @@ def _read_inputs(
     if out is not None:
         check_output_file(out / "correlations.csv")  # with any file name, this checks that the folder is writable
     reader = Dataset(*folders, weights=weights)
-    selected_reader = reader.select() if all_weights and weights is None else reader
-    all_results = read_results(selected_reader)
-    available_names = [results.name for results in all_results]
-    if not available_names:
+    all_results = read_results(reader.select() if all_weights and weights is None else reader)
+    if not all_results:
         raise ResultsError(
             f"Reading {reader.path} failed: it has no accuracies. Add a folder with accuracies, or export a key such "
             "as clean."
         )
-    if data is None:
-        return reader, all_results
-    return reader, [choose_results(all_results, data, reader.path, "Analysing")]
+    return all_results if data is None else [choose_results(all_results, data, reader.path, "Analysing")]
 
 
 def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
@@ -189,27 +168,18 @@ def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd
     from robust201.analysis.tables import format_percent
 
     effects = tables["effects"].sort_values("effect", ascending=False, kind="stable")
-    console.show_table(
-        f"{results.name}: effects of operations on {score}, in percentage points",
-        ("edge", "operation", "effect [95% interval]"),
-        [
-            (
-                row["edge"],
-                row["operation"],
-                format_percent(row["effect"], row["low"], row["high"], decimals=2, sign="+"),
-            )
-            for row in effects.to_dict("records")
-        ],
-    )
-    console.show_table(
-        f"{results.name}: fraction of the variance of {score} explained by the operations on these edges",
-        ("edges", "fraction"),
-        [
-            (row["edges"], f"{row['share']:.1%}")
-            for row in tables["variance"].head(_MAX_PRINTED_ROWS).to_dict("records")
-        ],
-    )
+    rows = [
+        (
+            f"{row['edge']} {row['operation']}",
+            format_percent(row["effect"], row["low"], row["high"], decimals=2, sign="+"),
+        )
+        for row in effects.to_dict("records")
+    ]
+    title = f"{results.name}: effects of operations on {score}, in percentage points"
+    console.show_table(title, ("edge and operation", "effect [95% interval]"), rows)
+    variance = tables["variance"].head(_MAX_PRINTED_ROWS).to_dict("records")
+    title = f"{results.name}: fraction of the variance of {score} explained by the operations on these edges"
+    console.show_table(title, ("edges", "fraction"), [(row["edges"], f"{row['share']:.1%}") for row in variance])
 
 
-for function in (measures, design):
-    analyse_app.command(cls=SingleOptionsCommand, epilog=epilog(f"analyse {function.__name__}"))(function)
+add_commands(analyse_app, measures, design, prefix="analyse")

@@ -4,32 +4,48 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from robust201.analysis.tables import text_table
 from robust201.cli import console
-from robust201.run.watch import WatchedStatus
 
 if TYPE_CHECKING:
     from robust201.run.status import Status
     from robust201.run.training_status import RunningTraining, TrainingStatus
 
-_Status = TypeVar("_Status", bound=WatchedStatus)
-
-_MAX_SHOWN_FAILURES = 3
 _MAX_SHOWN_PARTS = 5
 _ALL_KEYS = "all"
-_FRAME_LINES = 7
-"""Lines of the live table that are not rows of keys, including the cursor's line."""
 _SEPARATE_FIELDS = ("time", "event", "process", "unit", "part", "dataset", "key", "traceback", "macs")
 """Fields of an event that are not printed as ``name=value``."""
+
+
+class Description(NamedTuple):
+    """A status as text: a line, and further lines that only terminals and `status` without --watch show."""
+
+    line: str
+    details: list[str]
+
+
+def describe_sweep(status: Status) -> Description:
+    """Describe a sweep's progress, its active runs and workers, rate, remaining time and failures."""
+    done = f"{status.n_done:,}/{status.n_planned:,} evaluations ({_percent(status.n_done, status.n_planned)})"
+    details = [
+        *_tabulate(status).splitlines(),
+        *_describe_parts(status),
+        *(f"silent: {name}" for name in status.silent),
+    ]
+    failures = [f"failed: {failure.part}: {failure.failure}" for failure in status.failures]
+    details += console.first_lines(failures, hint="--json lists all")
+    if failures:
+        details.append(f"log of the first failure: robust201 status RESULTS --log {status.failures[0].unit[:12]}")
+    return Description("; ".join([done, *_describe_work(status)]), details)
 
 
 def _percent(done: int, total: int) -> str:
@@ -47,12 +63,12 @@ def _describe_work(status: Status) -> list[str]:
     workers = console.format_count(len(status.in_progress), "worker")
     phrases = [f"running: {' and '.join(runs)}, {workers} computing" if runs else "not running"]
     if status.silent:
-        phrases.append(f"{console.format_count(len(status.silent), 'process')} silent".replace("processs", "processes"))
+        phrases.append(f"{len(status.silent):,} process{'es' if len(status.silent) > 1 else ''} silent")
     if not status.complete:
         rate = console.format_rate(status.per_second, status.seconds_left) if status.in_progress else ""
         phrases += [rate] if rate else []
         phrases.append(f"{console.format_hours(sum(cost.hours for cost in status.costs))} worker-hours left")
-    return ["; ".join(phrases), console.format_count(len(status.failures), "failure")]
+    return [*phrases, console.format_count(len(status.failures), "failure")]
 
 
 def _describe_parts(status: Status) -> list[str]:
@@ -66,38 +82,15 @@ def _describe_parts(status: Status) -> list[str]:
     return lines + ([f"and {console.format_count(rest, 'part')} more in progress"] if rest > 0 else [])
 
 
-def show_status(status: Status) -> None:
-    """Print a sweep's progress by dataset and key, its workers, rate, remaining time and failures."""
-    rows = [
-        (f"{key.dataset} {key.key}", f"{key.n_done:,}", f"{key.n_planned:,}", _percent(key.n_done, key.n_planned))
-        for key in status.keys
-    ]
-    all_done = f"{status.n_done:,}", f"{status.n_planned:,}", _percent(status.n_done, status.n_planned)
-    console.show_table(f"Sweep {status.name}", ("", "done", "of", ""), [*rows, ("all", *all_done)])
-    failures = [f"failed: {failure.part}: {failure.failure}" for failure in status.failures]
-    silent = [f"silent: {name}" for name in status.silent]
-    work, count = _describe_work(status)
-    for lines in ([work], _describe_parts(status), silent, [count], failures):
-        for line in console.first_lines(lines, hint="--json lists all"):
-            console.out.print(line, markup=False, highlight=False)
-    if failures:
-        console.out.print(
-            f"log of the first failure: robust201 status RESULTS --log {status.failures[0].unit[:12]}", markup=False
-        )
-
-
-def build_live_table(status: Status, *, max_keys: int) -> Table:
-    """Build a table of progress with one row per key and one column per dataset.
-
-    If there are more than `max_keys` keys, all corruptions share one row.
-    """
+def _tabulate(status: Status) -> str:
+    """Return a table of progress with one row per key and one column per dataset; all corruptions share a row."""
     from robust201.tasks import CORRUPTIONS
 
     keys = list(dict.fromkeys(key.key for key in status.keys))
-    row_by_key = {key: key for key in keys}
     corruptions = [key for key in keys if key in CORRUPTIONS]
-    if len(keys) > max_keys:
-        row_by_key |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
+    row_by_key = {key: key for key in keys}
+    if len(corruptions) > 1:
+        row_by_key |= dict.fromkeys(corruptions, f"{len(corruptions)} corruptions")
     datasets = list(dict.fromkeys(key.dataset for key in status.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
@@ -106,81 +99,18 @@ def build_live_table(status: Status, *, max_keys: int) -> Table:
             done[key.dataset, row] += key.n_done
             total[key.dataset, row] += key.n_planned
 
-    def format_cell(dataset: str, row: str) -> str:
-        index = dataset, row
+    def format_cell(index: tuple[str, str]) -> str:
         return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
-    table = Table(title=f"Sweep {status.name}", title_justify="left", show_footer=True)
-    table.add_column("", _ALL_KEYS, no_wrap=True)
-    for dataset in datasets:
-        table.add_column(dataset, format_cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
-    for row in dict.fromkeys(row_by_key.values()):
-        table.add_row(row, *(format_cell(dataset, row) for dataset in datasets))
-    return table
+    rows = [
+        [row, *(format_cell((dataset, row)) for dataset in datasets)]
+        for row in dict.fromkeys([*row_by_key.values(), _ALL_KEYS])
+    ]
+    return text_table([f"Sweep {status.name}", *datasets], rows, n_left=1)
 
 
-def format_status_line(status: Status, now: float) -> str:
-    """Render a sweep's status as one line, for log files and pipes."""
-    done = f"{status.n_done:,}/{status.n_planned:,} evaluations ({_percent(status.n_done, status.n_planned)})"
-    return f"{_format_timestamp(now)} {'; '.join([done, *_describe_work(status)])}"
-
-
-def _format_timestamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class Display(Generic[_Status]):
-    """Live status: a table on a terminal, or one line per update elsewhere."""
-
-    def __init__(
-        self,
-        render: Callable[[Console, _Status, float], RenderableType],
-        format_line: Callable[[_Status, float], str],
-        console_: Console | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._render, self._format_line = render, format_line
-        self._console = console_ or console.out
-        self._clock = clock
-        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
-        self.is_complete = False
-
-    def showing(self) -> AbstractContextManager[object]:
-        """Show the live table during a block, if the output is a terminal."""
-        return self._live if self._console.is_terminal else nullcontext()
-
-    def update(self, status: _Status, quiet_seconds: float) -> None:
-        self.is_complete = status.complete
-        if self._console.is_terminal:
-            self._live.update(self._render(self._console, status, quiet_seconds), refresh=True)
-        else:
-            self._console.print(self._format_line(status, self._clock()), markup=False, highlight=False)
-
-
-def _render_sweep(terminal: Console, status: Status, quiet_seconds: float) -> RenderableType:
-    failures = [f"failed: {failure.part}: {failure.failure}" for failure in status.failures[-_MAX_SHOWN_FAILURES:]]
-    lines = [*_describe_work(status), *_describe_parts(status), *failures]
-    texts = _to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)])
-    n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
-    return Group(build_live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
-
-
-def _describe_inactivity(status: WatchedStatus, quiet_seconds: float) -> list[str]:
-    is_quiet = quiet_seconds and not status.complete
-    return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
-
-
-def _to_folded_texts(lines: Sequence[str]) -> list[Text]:
-    return [Text(line, overflow="fold") for line in lines]
-
-
-def make_sweep_display(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[Status]:
-    """Return a live display of a sweep's status."""
-    return Display(_render_sweep, format_status_line, console_, clock)
-
-
-def describe_trainings(status: TrainingStatus) -> list[str]:
-    """Return lines about training runs: progress, runs in progress and failures."""
+def describe_trainings(status: TrainingStatus) -> Description:
+    """Describe training runs: progress, runs in progress and failures."""
     time_left = "" if status.seconds_left is None else f", about {console.format_duration(status.seconds_left)} left"
     phrases = [
         f"{status.n_done:,} of {console.format_count(status.n_planned, 'epoch')}{time_left}",
@@ -190,7 +120,7 @@ def describe_trainings(status: TrainingStatus) -> list[str]:
     lines = [_describe_training(training) for training in status.in_progress]
     lines += [f"failed: {failure.part}: {failure.failure}" for failure in status.failures]
     lines += [f"silent: {name}" for name in status.silent]
-    return ["; ".join(phrases), *console.first_lines(lines)]
+    return Description("; ".join(phrases), [*console.first_lines(lines)])
 
 
 def _describe_training(training: RunningTraining) -> str:
@@ -200,17 +130,37 @@ def _describe_training(training: RunningTraining) -> str:
     return f"{text}, running for {console.format_duration(training.seconds)}"
 
 
-def _render_trainings(_terminal: Console, status: TrainingStatus, quiet_seconds: float) -> RenderableType:
-    return Group(*_to_folded_texts([*describe_trainings(status), *_describe_inactivity(status, quiet_seconds)]))
+class Display:
+    """Live status: all lines on a terminal, or one line per update elsewhere."""
+
+    def __init__(
+        self,
+        describe: Callable[[Any], Description],
+        console_: Console | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._describe, self._clock = describe, clock
+        self._console = console_ or console.out
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self.is_complete = False
+
+    def showing(self) -> AbstractContextManager[object]:
+        """Show the live lines during a block, if the output is a terminal."""
+        return self._live if self._console.is_terminal else nullcontext()
+
+    def update(self, status: Any, quiet_seconds: float) -> None:
+        self.is_complete = status.complete
+        line, details = self._describe(status)
+        if not self._console.is_terminal:
+            self._console.print(f"{_format_timestamp(self._clock())} {line}", markup=False, highlight=False)
+            return
+        if quiet_seconds and not status.complete:
+            details = [f"no active worker for {console.format_duration(quiet_seconds)}", *details]
+        self._live.update(Text("\n".join([line, *details]), overflow="fold"), refresh=True)
 
 
-def _format_training_status_line(status: TrainingStatus, now: float) -> str:
-    return f"{_format_timestamp(now)} {'; '.join(describe_trainings(status))}"
-
-
-def make_trainings_display() -> Display[TrainingStatus]:
-    """Return a live display of the status of training runs."""
-    return Display(_render_trainings, _format_training_status_line)
+def _format_timestamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def show_event(event: Mapping[str, Any], label: str = "") -> None:
@@ -225,10 +175,9 @@ def show_event(event: Mapping[str, Any], label: str = "") -> None:
         if name not in _SEPARATE_FIELDS
     ]
     words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), label, *fields]
-    style = "red" if event["event"] in {"failed", "worker_lost"} else ""
-    console.out.print("  ".join(filter(None, words)), style=style, markup=False, highlight=False)
+    console.out.print("  ".join(filter(None, words)))
     for line in str(event.get("traceback", "")).splitlines():
-        console.out.print(f"    {line}", markup=False, highlight=False)
+        console.out.print(f"    {line}")
 
 
 def _unit_of(event: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Commands on finished results: export, verify, diff."""
+"""`robust201 export` and `report`."""
 
 import tempfile
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from robust201.cli import console
-from robust201.cli.options import Results, results_of
+from robust201.cli.options import DatasetPath, Results, WeightsName, results_of, split_names
+from robust201.cli.plot import ShownKeys, ShownNetworks
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.dataset.export import Format
+    from robust201.dataset.export import ExportReport, Format
     from robust201.dataset.groups import KeyStyle, OutcomeEncoding
 
 
@@ -25,9 +26,7 @@ def export(
         int | None,
         typer.Option("--round", min=1, max=17, metavar="N", help="Decimals in JSON (published: 3). Default: all."),
     ] = None,
-    parquet: Annotated[
-        bool, typer.Option("--parquet/--no-parquet", help="Also write Parquet files, in parquet/.")
-    ] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Also write Parquet files, in parquet/.")] = False,
     no_json: Annotated[bool, typer.Option("--no-json", help="Do not write JSON in the published layout.")] = False,
     weights: Annotated[
         str | None,
@@ -51,7 +50,7 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
+    """Write a sweep's dataset as JSON, Parquet, card and checksums."""
     from robust201.dataset.export import export_dataset
     from robust201.dataset.export_pool import default_processes
     from robust201.dataset.hub import parse_target
@@ -59,7 +58,12 @@ def export(
 
     if push is not None:
         parse_target(push)
-    formats = _choose_formats(not no_json, parquet)
+    if no_json and not parquet:
+        raise ConfigError(
+            "Exporting failed for --no-json: without JSON and Parquet, nothing is written. Add --parquet."
+        )
+    formats: list[Format] = [] if no_json else ["json"]
+    formats += ["parquet"] if parquet else []
     plan, folder = open_results(results_of(results))
     with console.showing_progress("Exporting rows") as progress:
         written_export = export_dataset(
@@ -75,10 +79,24 @@ def export(
             processes=default_processes(plan.n_evaluations),
             progress=progress,
         )
-    code = console.show_export(written_export)
+    _show_export(written_export)
     if push is not None:
         _push(out, push)
-    raise typer.Exit(code)
+    raise typer.Exit(0 if written_export.is_complete else 3)
+
+
+def _show_export(export_report: "ExportReport") -> None:
+    """Print what an export wrote and removed, and which evaluations are missing."""
+    files = console.format_count(len(export_report.files), "file")
+    evaluations = console.format_count(export_report.n_evaluations, "evaluation")
+    console.out.print(f"Wrote {export_report.out}: {files}, {export_report.n_bytes / 1e6:,.1f} MB, {evaluations}.")
+    if removed := export_report.removed:
+        console.say(
+            f"Removed {console.format_count(len(removed), 'file')} of an earlier export that the new export does not "
+            f"have, such as {removed[0]}."
+        )
+    for (dataset, key), count in export_report.missing.items():
+        console.say(f"missing: {console.format_count(count, 'evaluation')} of {dataset} {key}")
 
 
 def _push(dataset: Path, target: str) -> None:
@@ -93,10 +111,21 @@ def _push(dataset: Path, target: str) -> None:
         typer.echo(f"Uploaded {dataset}, to {push(dataset, target, page)}")
 
 
-def _choose_formats(has_json: bool, has_parquet: bool) -> "tuple[Format, ...]":
-    requested: dict[Format, bool] = {"json": has_json, "parquet": has_parquet}
-    if not any(requested.values()):
-        raise ConfigError(
-            "Exporting failed for --no-json: without JSON and Parquet, nothing is written. Add --parquet."
-        )
-    return tuple(name for name, is_requested in requested.items() if is_requested)
+def report(
+    dataset: DatasetPath,
+    out: Annotated[Path | None, typer.Option("--out", help="HTML file to write. Default: DATASET-report.html.")] = None,
+    weights: WeightsName = None,
+    keys: ShownKeys = None,
+    architectures: ShownNetworks = None,
+) -> None:
+    """Write a report on a dataset as one HTML file.
+
+    It has the best networks, tables and figures, and works offline.
+    """
+    from robust201.dataset.reader import Dataset
+    from robust201.figures.report import write_report
+
+    folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
+    page = out or folder.parent / f"{folder.name}-report.html"
+    reader = Dataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
+    typer.echo(write_report(reader, page))

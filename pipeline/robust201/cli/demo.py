@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,26 +10,18 @@ from robust201.cli import console
 from robust201.core.errors import IncompleteError
 from robust201.core.files import bundled
 
-if TYPE_CHECKING:
-    from robust201.dataset.export import Format
-
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation-attacks", "clean-vs-robust")
 """Figures that are drawn as files; the report contains all figures."""
 
 
-def choose_formats(dataset: Path) -> "tuple[Format, ...]":
-    """Return the formats to export.
-
-    Parquet is included only if an earlier export has it, because an export without Parquet would remove these files.
-    """
-    return ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
-
-
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
-    """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (one or two minutes)."""
+    """Run the whole pipeline at small scale (one or two minutes).
+
+    The digits and the networks ship with robust201.
+    """
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.ranking import rank_networks
     from robust201.cli.run import compute, needs_guard, run_guarded
@@ -52,7 +44,7 @@ def demo(
         )
     console.say("Exporting the dataset")
     dataset = out / "dataset"
-    export_dataset(*open_results(config.results), dataset, formats=choose_formats(dataset))
+    export_dataset(*open_results(config.results), dataset)
     console.say("Drawing figures and the report")
     reader = Dataset(dataset)
     save_plots(reader, out / "plots", figures=DEMO_FIGURES)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import TableFile
-from robust201.cli.user_file import parse_function
-from robust201.core.errors import ConfigError, EvaluationError, InputError, RobustError, did_you_mean
+from robust201.cli.options import AsJson, TableFile, print_json
+from robust201.core.errors import ConfigError, EvaluationError, RobustError, did_you_mean
 from robust201.core.files import check_output_file, write_csv, write_text
 from robust201.core.memory import restore_gc_thresholds
-from robust201.core.user_code import describe_failure
+from robust201.core.user_code import UserFunction, describe_failure, parse_function
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,20 +34,20 @@ _IMAGENET_SIZE = 224
 DATA_HELP = "Images: a dataset such as cifar10, a .npz or Parquet file, or a folder with a subfolder per class."
 DATA_OPTION = typer.Option(help=DATA_HELP)
 NETWORK_HELP = (
-    "FILE:FUNCTION, a Python file and its function that returns the network. Append ,weights=FILE to load a "
-    "state_dict, and ,mean=R,G,B,std=R,G,B (grey images: one number each) if the network takes normalised pixels."
+    "FILE:FUNCTION, a Python file and its function that returns the network. Append ,weights=FILE for a state_dict, "
+    "and ,mean=R,G,B,std=R,G,B (grey: one number each) if it takes normalised pixels."
 )
-KEYS_HELP = "Keys such as clean,pgd:8/255,fog:3, or a Python file with your own attack (docs/your-own.md)."
+KEYS_HELP = "Keys such as clean,pgd:8/255,fog:3, or FILE.py with your own attack."
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY.NAME=VALUE",
-        help="Parameter of a key. Repeatable: --set pgd.steps=10 --set pgd.rel_stepsize=0.25.",
+        help="Parameter of a key, such as pgd.steps=10. Repeatable.",
     ),
 ]
 Images = Annotated[
-    int | None, typer.Option("--images", metavar="N", help="Use a class-stratified subset of this many images.")
+    int | None, typer.Option("--images", metavar="N", help="Number of images, a class-stratified subset.")
 ]
 ResizeRule = Annotated[
     str | None,
@@ -59,7 +58,6 @@ ResizeRule = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the subset and of all random numbers.")]
-BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of images per batch.")]
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="auto (a GPU if PyTorch can use one, else the CPU), cpu, cuda or cuda:N.")
 ]
@@ -71,15 +69,14 @@ def evaluate(
     keys: Annotated[
         str,
         typer.Option(
-            help=f"{KEYS_HELP} Or a preset: quick (200 images), or for an entry of a leaderboard robustbench-linf, "
-            "robustbench-l2 or robustbench-corruptions."
+            help=f"{KEYS_HELP} Or a preset: quick (200 images), robustbench-linf, robustbench-l2, "
+            "robustbench-corruptions."
         ),
     ] = "quick",
     settings: Settings = None,
     images: Images = None,
     resize: ResizeRule = None,
     seed: Seed = 0,
-    batch_size: BatchSize = 250,
     device: Device = "auto",
     save: Annotated[
         Path | None,
@@ -90,9 +87,9 @@ def evaluate(
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
+    """Evaluate your network on clean, attacked and corrupted images.
 
-    The network takes pixels in [0, 1] and returns logits.
+    FILE is executed. The network takes pixels in [0, 1] and returns logits.
     """
     from robust201.analysis.named_networks import parse_user_network
     from robust201.analysis.requested_keys import parse_keys
@@ -104,14 +101,14 @@ def evaluate(
         check_table_file(out)
     user_network = parse_user_network(network)
     normalisation = user_network.normalisation
-    parsed_keys = read_keys(keys, settings or []) or {}
+    parsed_keys = read_keys(keys, settings or [])
     parse_keys(parsed_keys, "fused")  # before the user's file is executed
     # A leaderboard uses the first images, so all images are loaded in their order.
     n_loaded = None if keys in LEADERBOARDS else images
     image_set = load_data(data, resize=resize, channels=count_channels([user_network]), count=n_loaded, seed=seed)
     module = user_network._replace(report=console.say).build()
     restore_gc_thresholds()
-    with _telling_what_is_saved(save), calling_user_code(network):
+    with calling_user_code(network):
         result = evaluate_model(
             module,
             image_set,
@@ -122,7 +119,6 @@ def evaluate(
             normalisation=normalisation,
             seed=seed,
             device=choose_device(device),
-            batch_size=batch_size,
             progress=True,
         )
     if out is not None:
@@ -161,28 +157,8 @@ def calling_user_code(network: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise EvaluationError(
-            f"Evaluating failed for {network}: the network raised {describe_failure(error)}. "
-            "Correct the network, or evaluate it with smaller batches (--batch-size)."
+            f"Evaluating failed for {network}: the network raised {describe_failure(error)}. Correct the network."
         ) from error
-
-
-@contextmanager
-def _telling_what_is_saved(folder: Path | None) -> Iterator[None]:
-    """After Ctrl-C or a failure, say which keys are saved, and how to continue."""
-    try:
-        yield
-    except (EvaluationError, KeyboardInterrupt) as error:
-        if isinstance(error, InputError):  # nothing was started
-            raise
-        from robust201.analysis.evaluation import Evaluation
-        from robust201.analysis.evaluation_file import is_evaluation
-
-        if folder is None:
-            console.say("Nothing is saved. With --save FOLDER, finished keys are kept.")
-        else:
-            keys = ", ".join(Evaluation.load(folder).results) if is_evaluation(folder) else "no key"
-            console.say(f"Saved in {folder}: {keys}. The same command computes the rest.")
-        raise
 
 
 def check_table_file(out: Path) -> None:
@@ -202,17 +178,10 @@ def write_table(out: Path, table: "Evaluation | Comparison | Ranking") -> None:
         write_csv(out, table.table)
 
 
-def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Parse comma-separated keys and their parameters for `parse_keys`; return None if `keys` is None."""
-    from robust201.tasks.parameters import STRENGTH_FIELDS
-
-    if keys is None and settings:
-        raise ConfigError(
-            f"Reading the command line failed for --set {settings[0]!r}: --set needs --keys. Add the key to --keys."
-        )
-    if keys is None:
-        return None
+def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Parse comma-separated keys and their parameters (--set) for `parse_keys`."""
     from robust201.analysis.requested_keys import pair_with_fields
+    from robust201.tasks.parameters import STRENGTH_FIELDS
 
     pairs = pair_with_fields([_read_key(name.strip()) for name in keys.split(",") if name.strip()])
     fields_by_key = dict(pairs)
@@ -220,44 +189,32 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
         raise ConfigError(
             f"Reading the command line failed for {keys!r}: a key is listed more than once. List each key once."
         )
-    assigned_names: set[str] = set()
     for setting in settings:
-        key, dot, assignment = setting.partition(".")
-        parameter, equals, value = assignment.partition("=")
-        if not (key and dot and parameter and equals and value):
+        match = _SETTING.fullmatch(setting)
+        if match is None or match["key"] not in fields_by_key:
             raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: it is not of the form KEY.PARAMETER=VALUE, "
-                "such as pgd.epsilons=8/255. Correct the option."
+                f"Reading the command line failed for --set {setting!r}: expected KEY.PARAMETER=VALUE with one of "
+                f"--keys ({', '.join(fields_by_key)}), such as pgd.epsilons=8/255. Correct the option."
             )
-        if setting.partition("=")[0] in assigned_names:
-            raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: {key}.{parameter} is set more than once. Set "
-                "it once; separate several values with commas."
-            )
-        assigned_names.add(setting.partition("=")[0])
-        if key not in fields_by_key:
-            raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: {key} is not among --keys."
-                f"{did_you_mean(key, fields_by_key)}"
-            )
-        parsed_value = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LIST_FIELDS))
-        group_name, dot, name = parameter.partition(".")
-        fields = fields_by_key[key].setdefault(group_name, {}) if dot else fields_by_key[key]
-        if not isinstance(fields, dict):
-            raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: {key}.{group_name} is not a group of "
-                "parameters. Correct the option."
-            )
-        fields[name or parameter] = parsed_value
+        fields, name = fields_by_key[match["key"]], match["name"]
+        if match["group"]:
+            fields = fields.setdefault("parameters", {})
+        fields[name] = _read_value(match["value"], is_list=name in (*STRENGTH_FIELDS, "strengths", "columns"))
     for fields in fields_by_key.values():
         if "file" in fields:  # check the file of a custom task, and announce that it will be executed
             default_function = "measure" if fields.get("kind") == "measure" else "perturb"
-            parse_function(f"{fields['file']}:{fields.get('function', default_function)}")
+            announce_function(f"{fields['file']}:{fields.get('function', default_function)}")
     return fields_by_key
 
 
-_LIST_FIELDS = ("strengths", "columns")
-"""Fields of a custom task whose values are lists."""
+_SETTING = re.compile(r"(?P<key>[^.=]+)\.(?P<group>parameters\.)?(?P<name>[^.=]+)=(?P<value>.+)", re.DOTALL)
+
+
+def announce_function(text: str) -> UserFunction:
+    """Parse FILE:FUNCTION, and announce that the file will be executed."""
+    function = parse_function(text)
+    console.say(f"Executing {function.path} (SHA-256 {function.sha256[:16]}…)")
+    return function
 
 
 def _read_key(name: str) -> str | dict[str, Any]:
@@ -298,38 +255,23 @@ def read_resize(text: str | None) -> "tuple[int | None, Resize | None]":
 
 
 def load_data(
-    data: str,
-    *,
-    resize: str | None = None,
-    channels: int = 3,
-    count: int | None = None,
-    seed: int = 0,
+    data: str, *, resize: str | None = None, channels: int = 3, count: int | None = None, seed: int = 0
 ) -> "ImageSet":
     """Load the images of a file, a folder or a named dataset; `count` selects the same subset as `evaluate` does."""
     from robust201.images import DATASETS, load_images
     from robust201.images.specs import UNKNOWN_COUNT, custom_dataset
 
     path = Path(data)
-    image_size, rule = read_resize(resize)
-    if data in DATASETS:
-        if resize is not None:
-            raise ConfigError(
-                f"Reading the command line failed for --resize: it is only for files and folders, but {data} is a "
-                "dataset of the table. Remove the option."
-            )
+    if data in DATASETS and resize is None:
         return load_images(data, count=count, seed=seed)
-    if not path.exists():
+    if data in DATASETS or not path.exists():
         raise ConfigError(
-            f"Reading the command line failed for --data: expected a file, a folder or a dataset's name, got {data!r}."
-            f"{did_you_mean(data, DATASETS)}"
+            f"Reading the command line failed for --data: expected a file, a folder or (without --resize) a dataset's "
+            f"name, got {data!r}.{did_you_mean(data, DATASETS)}"
         )
+    image_size, rule = read_resize(resize)
     # The number of classes comes from class folders or from the network; labels are checked against it later.
-    spec = custom_dataset(
-        path.stem,
-        image_size=image_size or UNKNOWN_COUNT,
-        channels=channels,
-        resize=rule,
-    )
+    spec = custom_dataset(path.stem, image_size=image_size or UNKNOWN_COUNT, channels=channels, resize=rule)
     return load_images(spec, path=path, count=count, seed=seed)
 
 

@@ -55,7 +55,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         pass
-    is_resumable = sys.argv[1:2] and sys.argv[1] in RESUMABLE_COMMANDS
+    is_resumable = "--save" in sys.argv or (sys.argv[1:2] and sys.argv[1] in RESUMABLE_COMMANDS)
     note = " Finished work is kept; run the same command again to resume." if is_resumable else ""
     console.say(f"Interrupted.{note}")
     return EvaluationError.exit_code

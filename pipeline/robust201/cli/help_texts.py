@@ -1,29 +1,27 @@
-"""Groups of commands in `--help`, and the examples at the end of each command's help."""
+"""The texts of `--help`: groups of commands, and the example at the end of each command's help."""
 
 from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from robust201.cli.single_options import SingleOptionsCommand
 
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 ABOUT = "Evaluate the robustness of image classifiers: of your own network, or of a whole search space on a cluster."
-EPILOG = """Start with: robust201 demo (a whole sweep in two minutes) or robust201 evaluate (your own network).
-Help on one command: robust201 COMMAND --help
+EPILOG = """Start with robust201 demo or robust201 evaluate; robust201 COMMAND --help has an example.
 
 Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage error."""
 DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost and mnist."
 
-RUN_PANEL = "Run a sweep"
-DATASET_PANEL = "Look at a dataset"
-PANELS = {
-    "Set up": ("demo", "doctor", "fetch", "import", "corrupt"),
-    RUN_PANEL: ("plan", "run", "submit", "status", "merge"),
-    "Check and export results": ("verify", "export"),
-    DATASET_PANEL: ("report", "rank", "plot", "analyse", "search"),
+GROUPS = {
     "Evaluate your own networks": ("evaluate", "compare", "curves"),
+    "Run a sweep": ("plan", "run", "submit", "status", "merge"),
+    "Check and export results": ("verify", "export"),
+    "Look at a dataset": ("report", "rank", "plot", "analyse", "search"),
+    "Set up": ("demo", "doctor", "fetch", "import", "corrupt"),
 }
 """Commands by group, in the order in which `--help` lists them."""
 
@@ -57,17 +55,20 @@ EXAMPLES = {
 """Example command line of each command."""
 
 
-def epilog(command: str) -> str:
-    """Return the example at the end of a command's help. Subcommands have names like ``submit ray``."""
-    return f"Example:\n{EXAMPLES[command]}"
+class GroupedCommands(TyperGroup):
+    """The commands by group in `--help`."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a line about each command."""
+        del ctx
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=66)) for name in names])
 
 
-def add_commands(app: typer.Typer, *functions: Callable[..., Any]) -> None:
-    """Add functions as commands with their names and examples; commands without a group are hidden."""
-    panels = {name: panel for panel, names in PANELS.items() for name in names}
+def add_commands(app: typer.Typer, *functions: Callable[..., Any], prefix: str = "") -> None:
+    """Add functions as commands with their names and examples; the commands of a subcommand have a prefix."""
     for function in functions:
-        name = function.__name__.rstrip("_").replace("_", "-")
-        panel = panels.get(name)
-        app.command(name, cls=SingleOptionsCommand, rich_help_panel=panel, epilog=epilog(name), hidden=panel is None)(
-            function
-        )
+        name = function.__name__.rstrip("_")
+        epilog = f"Example: {EXAMPLES[f'{prefix} {name}'.strip()]}"
+        app.command(name, cls=SingleOptionsCommand, epilog=epilog)(function)

@@ -25,7 +25,7 @@ def merge(
         ),
     ] = False,
 ) -> None:
-    """Join results folders, such as those of several clusters, into one."""
+    """Join results folders into one, or pack the small files of one."""
     if compact == (out is not None) or (compact and len(sources) > 1):
         raise ConfigError(
             "Reading the command line failed for robust201 merge: expected --out FOLDER, or --compact with one results "

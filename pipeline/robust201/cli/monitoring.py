@@ -3,32 +3,20 @@
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from robust201.cli import console, console_status
-from robust201.cli.options import Results, results_of
+from robust201.cli import console
+from robust201.cli.console_status import Description, Display, describe_sweep, describe_trainings, show_event
+from robust201.cli.options import AsJson, Results, print_json, results_of
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
-from robust201.run.watch import WatchedStatus
-
-if TYPE_CHECKING:
-    from robust201.run.doctor import HealthCheck
-
-_Status = TypeVar("_Status", bound=WatchedStatus)
 
 _SECONDS_BETWEEN_REFRESHES = 10.0
 _PATIENCE_SECONDS = 15 * 60.0
 """How long `--watch` waits without an active worker."""
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-
-def print_json(payload: Any) -> None:
-    """Print a value as indented JSON."""
-    typer.echo(json.dumps(payload, indent=2))
 
 
 def status(
@@ -37,8 +25,8 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Refresh until everything is complete, or until no worker has been active for 15 minutes (exit code "
-            "3). With --log: keep printing new lines. Press Ctrl-C to quit.",
+            help="Refresh until everything is complete, or no worker has been active for 15 minutes (exit code 3). "
+            "With --log: keep printing new lines.",
         ),
     ] = False,
     log: Annotated[
@@ -52,7 +40,7 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the progress of a sweep, its workers, failures and remaining time.
+    """Show progress, workers, failures and remaining time of a sweep.
 
     For a training YAML or its checkpoint store, show how many epochs and training runs are complete.
     """
@@ -67,46 +55,37 @@ def status(
     from robust201.run.training_status import has_trainings
     from robust201.sweep.loading import is_training_yaml
 
-    if is_training_yaml(path) or has_trainings(path):
-        raise typer.Exit(_show_trainings(path, watch=watch, as_json=as_json))
-    from robust201.run.status import Status, read_status
-
-    results = results_of(path)
-
-    def read() -> Status:
-        return read_status(results)
-
+    read, describe = (
+        _trainings_of(path) if is_training_yaml(path) or has_trainings(path) else _sweep_of(results_of(path))
+    )
     if watch:
-        raise typer.Exit(_watch(read, console_status.make_sweep_display()))
+        raise typer.Exit(_watch(read, Display(describe)))
     current_status = read()
     if as_json:
         print_json(current_status.to_payload())
-    else:
-        console_status.show_status(current_status)
+        return
+    line, details = describe(current_status)
+    for text in (line, *details):
+        console.out.print(text)
 
 
-def _show_trainings(path: Path, *, watch: bool, as_json: bool) -> int:
-    """Show the status of the training runs of a YAML or checkpoint store; return the exit code."""
-    from robust201.run.training_status import TrainingStatus, read_training_status
+def _sweep_of(results: Path) -> "tuple[Callable[[], Any], Callable[[Any], Description]]":
+    """Return functions that read and describe the status of a sweep."""
+    from robust201.run.status import read_status
+
+    return lambda: read_status(results), describe_sweep
+
+
+def _trainings_of(path: Path) -> "tuple[Callable[[], Any], Callable[[Any], Description]]":
+    """Return functions that read and describe the status of the training runs of a YAML or checkpoint store."""
+    from robust201.run.training_status import read_training_status
     from robust201.sweep.loading import load_training
 
     store = load_training(path).store if path.is_file() else path
-
-    def read_status() -> TrainingStatus:
-        return read_training_status(store)
-
-    if watch:
-        return _watch(read_status, console_status.make_trainings_display())
-    current_status = read_status()
-    if as_json:
-        print_json(current_status.to_payload())
-    else:
-        for line in console_status.describe_trainings(current_status):
-            typer.echo(line)
-    return 0
+    return lambda: read_training_status(store), describe_trainings
 
 
-def _watch(read_status: Callable[[], _Status], display: console_status.Display[_Status]) -> int:
+def _watch(read_status: Callable[[], Any], display: Display) -> int:
     """Watch until everything is complete, workers become inactive or the user quits; return the exit code."""
     from robust201.run.watch import watch
 
@@ -143,7 +122,7 @@ def _show_log(results: Path, name: str, *, watch: bool, as_json: bool) -> None:
             if as_json:
                 typer.echo(json.dumps(event))
             else:
-                console_status.show_event(event, labels[event["unit"]] if len(labels) > 1 else "")
+                show_event(event, labels[event["unit"]] if len(labels) > 1 else "")
     except KeyboardInterrupt:
         return
     if not n_events:
@@ -156,7 +135,10 @@ def doctor(
         typer.Argument(metavar="SWEEP", help="Also check what this sweep YAML or results folder needs."),
     ] = None,
 ) -> None:
-    """Check the installation, and optionally the inputs of a sweep; every failed check comes with a fix."""
+    """Check the installation, and optionally the inputs of a sweep.
+
+    Every failed check comes with a fix.
+    """
     from robust201.run.doctor import HealthCheck, examine
 
     config, failed_sweep_checks = None, []
@@ -169,18 +151,10 @@ def doctor(
         failed_sweep_checks.append(
             HealthCheck("sweep", ok=False, detail=f"{sweep} is invalid and was not checked", fix=str(error))
         )
-    except ImportError as error:
-        raise ConfigError(
-            f"Reading the sweep failed for {sweep}: it needs a package that is not installed ({error}). "
-            "To list missing packages, run: robust201 doctor (without a sweep)."
-        ) from error
-    raise typer.Exit(_show_checks(itertools.chain(examine(config), failed_sweep_checks)))
-
-
-def _show_checks(checks: Iterable["HealthCheck"]) -> int:
-    """Print each check when it is done; return the exit code."""
     is_ok = True
-    for check in checks:
+    for check in itertools.chain(examine(config), failed_sweep_checks):
         is_ok &= check.ok
-        console.show_health_check(check)
-    return 0 if is_ok else 2
+        console.out.print(f"{'ok  ' if check.ok else 'fix '} {check.what}: {check.detail}")
+        if not check.ok:
+            console.out.print(f"     {check.fix}")
+    raise typer.Exit(0 if is_ok else 2)

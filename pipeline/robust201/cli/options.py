@@ -1,7 +1,8 @@
-"""Arguments and options that several commands share, and functions that parse selections."""
+"""Arguments and options that several commands share, functions that parse selections, and JSON output."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,6 +58,12 @@ TableFile = Annotated[
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Allow the execution of the Python files that the YAML names.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def print_json(payload: Any) -> None:
+    """Print a value as indented JSON."""
+    typer.echo(json.dumps(payload, indent=2))
 
 
 def explicit_options(context: typer.Context) -> dict[str, str]:
@@ -74,29 +81,33 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
+    if not names or len({*names}) < len(names):
         raise ConfigError(
-            f"Reading the command line failed for {text!r}: the list of names is empty. List at least one name, or "
-            "omit the option."
+            f"Reading the command line failed for {text!r}: expected one or more names, each listed once. Correct the "
+            "list."
         )
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(
-                f"Reading the command line failed for {text!r}: {name} is listed more than once. List each name once."
-            )
     return names
 
 
-def load_sweep(path: Path, /, *, say: Callable[[str], None] = console.say, **overrides: Any) -> SweepConfig:
-    """Load the sweep of a YAML or results folder, and say warnings about it.
+def load_yaml(
+    path: Path, say: Callable[[str], None] = console.say, *, out: str | None = None, **overrides: Any
+) -> SweepConfig | TrainingConfig:
+    """Load the sweep of a YAML or results folder, or a training YAML, and say warnings about it.
 
-    `overrides` are passed to `sweep.loading.load_config`.
+    `out` replaces the results folder or the checkpoint store; `overrides` are those of `sweep.loading.load_config`.
     """
-    from robust201.sweep import facts
-    from robust201.sweep.sweep_warnings import find_sweep_warnings
+    from robust201.sweep.facts import load_sweep
+    from robust201.sweep.loading import is_training_yaml, load_training
+    from robust201.sweep.sweep_warnings import find_default_normalisations, find_sweep_warnings
 
-    config = facts.load_sweep(path, **overrides)
-    for warning in find_sweep_warnings(config):
+    config: SweepConfig | TrainingConfig
+    if is_training_yaml(path):
+        config = load_training(path, store=out, **overrides)
+        warnings = [*find_default_normalisations(config)]
+    else:
+        config = load_sweep(path, results=out, **overrides)
+        warnings = find_sweep_warnings(config)
+    for warning in warnings:
         say(f"warning: {warning}")
     return config
 
@@ -128,26 +139,15 @@ def make_filters(
     return filters
 
 
-def option_argv(**options: object) -> tuple[str, ...]:
+def option_argv(**options: str | None) -> tuple[str, ...]:
     """Return the options that are not None as command-line arguments."""
-    return tuple(
-        argument for name, value in options.items() if value is not None for argument in (_option_of(name), str(value))
-    )
+    return tuple(argument for name, value in options.items() if value is not None for argument in (f"--{name}", value))
 
 
 def reject_options(yaml_type: str, **options: object) -> None:
-    """Reject options that are not None, because they do not apply to this type of YAML.
-
-    `yaml_type` is ``"sweep"`` or ``"training YAML"``.
-    """
+    """Reject options that are not None, because they do not apply to this type of YAML (sweep or training YAML)."""
     for name, value in options.items():
         if value is not None:
-            required_yaml = "a sweep" if yaml_type == "training YAML" else "a training YAML"
             raise ConfigError(
-                f"Reading the command line failed for {_option_of(name)}: it applies only to {required_yaml}, not to a "
-                f"{yaml_type}. Remove the option."
+                f"Reading the command line failed for --{name}: it does not apply to a {yaml_type}. Remove the option."
             )
-
-
-def _option_of(name: str) -> str:
-    return "--" + name.replace("_", "-")

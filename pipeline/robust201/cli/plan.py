@@ -1,13 +1,25 @@
-"""`robust201 plan` for a sweep: size, hours, and why parts are missing."""
+"""`robust201 plan`: size and hours of a sweep or training YAML, and why parts are missing."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from shlex import join
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from robust201.cli import console
-from robust201.cli.monitoring import print_json
-from robust201.cli.options import load_sweep, make_filters, option_argv
+from robust201.cli.options import (
+    Architectures,
+    AsJson,
+    Datasets,
+    Keys,
+    Sweep,
+    load_yaml,
+    make_filters,
+    option_argv,
+    print_json,
+    reject_options,
+)
 from robust201.core.files import format_bytes
 
 if TYPE_CHECKING:
@@ -17,42 +29,72 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_KEYS = 12
 
+_COUNTS = {
+    "architectures": "architectures",
+    "units": "network-key pairs",
+    "evaluations": "evaluations",
+    "trainings": "training runs",
+    "snapshots": "snapshots",
+    "steps": "steps",
+}
+"""Labels of the counts of a sweep or training YAML."""
 
-def plan_sweep(
-    path: Path,
-    *,
-    architectures: str | None,
-    datasets: str | None,
-    keys: str | None,
-    save: bool,
-    check: bool,
-    explain: bool,
-    as_json: bool,
+
+def plan(
+    sweep: Sweep,
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    save: Annotated[
+        bool,
+        typer.Option("--save", help="Save the plan and the images in the results folder; `run --share` needs them."),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Also read the images and check that the weights exist; `doctor` checks more."),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Also read the inputs and say why evaluations are missing, one line per cause."),
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the estimates of a sweep; the parameters are the options of `plan`."""
+    """Estimate the size and the hours of a sweep or training YAML."""
+    from robust201.cli.train import plan_trainings
     from robust201.core.user_code import hash_files
+    from robust201.sweep.config import SweepConfig
+
+    config = load_yaml(sweep)
+    hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
+    if not isinstance(config, SweepConfig):
+        reject_options("training YAML", keys=keys, save=save or None, explain=explain or None)
+    filters = make_filters(config, architectures, datasets, keys)
+    if isinstance(config, SweepConfig):
+        summary = _plan_sweep(config, filters, save=save, check=check, explain=explain)
+    else:
+        summary = plan_trainings(config, filters, check=check)
+    if as_json:
+        print_json(summary)
+    else:
+        _show_plan(summary)
+    if save:
+        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
+        console.say(
+            f"Saved the plan and the images in {config.results}. Next, on each machine: "
+            f"robust201 run {join([str(sweep), *selection])} --share I/N"
+        )
+
+
+def _plan_sweep(config: "SweepConfig", filters: "Filters", *, save: bool, check: bool, explain: bool) -> dict[str, Any]:
     from robust201.sweep.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
-    config = load_sweep(path)
-    hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
-    filters = make_filters(config, architectures, datasets, keys)
     if save:
         _save(config, filters)
     facts = _find_facts(config, filters, reads_inputs=save or check or explain)
     summary = _summarise(config, filters, facts, explain=explain)
     uncounted = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted])
-    summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted)]
-    if as_json:
-        print_json(summary)
-    else:
-        show_plan(summary)
-    if save:
-        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
-        console.say(
-            f"Saved the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {join([str(path), *selection])} --share I/N"
-        )
+    return summary | {"warnings": [str(warning) for warning in (*find_sweep_warnings(config), *uncounted)]}
 
 
 def _save(config: "SweepConfig", filters: "Filters") -> None:
@@ -106,61 +148,38 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
     return summary | ({"causes": [cause._asdict() | {"text": str(cause)} for cause in causes]} if explain else {})
 
 
-def show_plan(summary: Mapping[str, Any]) -> None:
-    """Print the result of `sweep.estimates.estimate`."""
-    is_started = summary["evaluations_done"] > 0
-    done = [("evaluations done", f"{summary['evaluations_done']:,}")] if is_started else []
-    console.show_table(
-        f"Sweep {summary['name']}",
-        ("", "value"),
-        [
-            ("architectures", f"{summary['architectures']:,}"),
-            ("network-key pairs", f"{summary['units']:,}"),
-            ("evaluations", f"{summary['evaluations']:,}"),
-            *done,
-            ("results, estimated", format_bytes(summary["estimated_shard_bytes"])),
-            ("JSON, estimated", format_bytes(summary["estimated_json_bytes"])),
-            *(_describe_measured_hours(summary) if is_started else console.describe_hours(summary)),
-        ],
-    )
+def _show_plan(summary: Mapping[str, Any]) -> None:
+    """Print the result of `sweep.estimates.estimate` or `sweep.training_plan.estimate_trainings`."""
+    counts = [(label, f"{summary[name]:,}") for name, label in _COUNTS.items() if name in summary]
+    if summary.get("evaluations_done"):
+        counts.append(("evaluations done", f"{summary['evaluations_done']:,}"))
+    sizes = [
+        (f"{label}, estimated", format_bytes(summary[name]))
+        for name, label in (("estimated_shard_bytes", "results"), ("estimated_json_bytes", "JSON"))
+        if name in summary
+    ]
+    console.show_table(f"Plan of {summary['name']}", ("", ""), [*counts, *sizes, *_describe_hours(summary)])
     for cause in summary.get("causes", ()):
         console.say(cause["text"])
-    if summary["hours_by_key"]:
-        _show_hours_by_key(summary)
+    hours: Counter[str] = Counter()
+    for cost in summary.get("hours_by_key", ()):
+        hours[cost["key"]] += cost["hours"]
+    if hours:
+        shown, others = hours.most_common()[:_MAX_SHOWN_KEYS], hours.most_common()[_MAX_SHOWN_KEYS:]
+        rest = [(f"{len(others)} other keys", sum(number for _, number in others))] if others else []
+        rows = [(key, console.format_hours(number)) for key, number in [*shown, *rest]]
+        console.show_table("Worker-hours by key", ("key", "hours"), rows)
 
 
-def _describe_measured_hours(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    n_measured = sum(cost["is_measured"] for cost in summary["hours_by_key"])
-    speed = "at the measured speed" if n_measured == len(summary["hours_by_key"]) else "at measured and assumed speeds"
-    return [(f"worker-hours left, {speed}", console.format_hours(summary["worker_hours"]))]
-
-
-def _show_hours_by_key(summary: Mapping[str, Any]) -> None:
-    costs_by_key: dict[str, dict[str, Any]] = {}
-    datasets = list(dict.fromkeys(cost["dataset"] for cost in summary["hours_by_key"]))
-    for cost in summary["hours_by_key"]:
-        costs_by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
-    ordered = sorted(costs_by_key.items(), key=lambda item: -_total_hours(item[1]))
-    rows = [_format_key_costs(key, costs, datasets) for key, costs in ordered[:_MAX_SHOWN_KEYS]]
-    if others := ordered[_MAX_SHOWN_KEYS:]:
-        hours = sum(_total_hours(costs) for _, costs in others)
-        rows.append((f"{len(others)} other keys", *[""] * len(datasets), console.format_hours(hours)))
-    n_measured = sum(cost["is_measured"] for cost in summary["hours_by_key"])
-    source = "at the assumed speed"
-    if n_measured:
-        source = f"m = measured speed ({n_measured} of {len(summary['hours_by_key'])}), otherwise assumed speed"
-    console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
-
-
-def _total_hours(costs: Mapping[str, Any]) -> float:
-    return float(sum(cost["hours"] for cost in costs.values()))
-
-
-def _format_key_costs(key: str, costs: Mapping[str, Any], datasets: Sequence[str]) -> tuple[str, ...]:
-    texts = [
-        console.format_hours(costs[dataset]["hours"]) + (" m" if costs[dataset]["is_measured"] else "")
-        if dataset in costs
-        else ""
-        for dataset in datasets
-    ]
-    return key, *texts, console.format_hours(_total_hours(costs))
+def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a label and the worker-hours: those left, or at the assumed speeds of GPUs and CPUs before a sweep."""
+    speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
+    hours = summary["estimated_worker_hours"]
+    if summary.get("evaluations_done"):
+        yield "worker-hours left, at measured speeds if known", console.format_hours(summary["worker_hours"])
+        return
+    is_unknown = summary["device"] == "auto" and cpu_speed is None
+    device = "" if is_unknown else " on CPUs" if summary["device"] == "cpu" else " on GPUs"
+    yield f"worker-hours{device} at {speed:,g} GMAC/s", console.format_hours(hours)
+    if cpu_speed is not None:
+        yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", console.format_hours(hours * speed / cpu_speed)

@@ -56,7 +56,7 @@ def plot(
         bool, typer.Option("--list", help="List the figures and the results that each figure needs.")
     ] = False,
 ) -> None:
-    """Draw one figure of a dataset, or all figures, as PNG, SVG or PDF, or write the plotted numbers as CSV."""
+    """Draw figures of a dataset, or write the plotted numbers as CSV."""
     from robust201.figures.table import FIGURES, find_figure
 
     if show_list:

@@ -7,14 +7,23 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import check_table_file, to_json_rows, write_table
-from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import DatasetPath, ImageDataset, TableFile, WeightsName, explicit_options, split_names
+from robust201.cli.options import (
+    AsJson,
+    DatasetPath,
+    ImageDataset,
+    TableFile,
+    WeightsName,
+    explicit_options,
+    print_json,
+    split_names,
+)
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
+    from robust201.dataset.derived import DerivedMetrics
 
 
 def rank(
@@ -39,7 +48,7 @@ def rank(
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the networks of a dataset, and mark networks that are tied with the best; optionally as LaTeX or CSV."""
+    """Rank the networks of a dataset, with intervals and ties."""
     from robust201.analysis.ranking import rank_networks
 
     if metrics:
@@ -85,7 +94,25 @@ def _show_metrics(
     if as_json:
         print_json(derived_metrics.to_payload())
     else:
-        console.show_metrics(derived_metrics)
+        _print_metrics(derived_metrics)
+
+
+def _print_metrics(metrics: "DerivedMetrics") -> None:
+    """Print the range of each metric over networks, and what is missing for metrics that were not computed."""
+    rows = []
+    for metric in metrics.metrics:
+        values = metric.values.dropna()
+        numbers = ["-"] * 3
+        if len(values):
+            numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())]
+        strength = "" if metric.strength is None else f" at {metric.strength:g}"
+        rows.append(
+            (f"{metric.dataset} {metric.key}{strength}", metric.metric, *numbers, f"{len(values):,}", metric.note)
+        )
+    if rows:
+        console.show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
+    for name, required_results in metrics.needs.items():
+        console.say(f"{name}: not computed; requires {required_results}.")
 
 
 def _read_results(

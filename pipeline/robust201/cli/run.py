@@ -1,84 +1,125 @@
-"""`robust201 run` for a sweep."""
+"""`robust201 run`: compute what a sweep or training YAML lacks."""
 
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from robust201.cli import console, console_run
-from robust201.cli.options import load_sweep, make_filters
-from robust201.run.environment import check_machine
-from robust201.run.guard import guard, is_guarded
-from robust201.run.slurm_task import ArrayTask
-from robust201.run.user_code import announce_code, load_code
-from robust201.sweep.filters import EVERYTHING, Filters
-from robust201.sweep.shares import Share
+from robust201.cli.options import (
+    AllowCode,
+    Architectures,
+    Datasets,
+    Executor,
+    Keys,
+    Recipes,
+    SlurmRequeue,
+    Sweep,
+    Workers,
+    load_yaml,
+    make_filters,
+    reject_options,
+)
 
 if TYPE_CHECKING:
     from robust201.run.sweep import SweepWork
     from robust201.run.work import Tally
     from robust201.sweep.config import ExecutionSection, SweepConfig
+    from robust201.sweep.filters import Filters
+    from robust201.sweep.shares import Share
 
 
-def needs_guard(execution: "ExecutionSection") -> bool:
-    """Return whether this process must not connect to Ray itself (see `run.guard`)."""
-    return execution.executor == "ray" and not is_guarded()
+def run(
+    sweep: Sweep,
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    recipes: Recipes = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Results folder or checkpoint store; overrides the YAML.")
+    ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Run only share I of N (counted from 1, such as 3/64) of a sweep that `plan --save` saved.",
+        ),
+    ] = None,
+    slurm_requeue: SlurmRequeue = False,
+    allow_code: AllowCode = False,
+) -> None:
+    """Compute what a sweep or a training YAML lacks.
 
+    Ctrl-C finishes the work in progress; a second Ctrl-C stops immediately. Run the command again to resume.
+    """
+    from robust201.cli.train import train
+    from robust201.run.environment import check_machine
+    from robust201.run.slurm_task import ArrayTask
+    from robust201.run.user_code import announce_code
+    from robust201.sweep.config import SweepConfig
+    from robust201.sweep.shares import Share
 
-def run_guarded() -> int:
-    """Run the command of this process as a child, and return its exit code."""
-    return guard([sys.executable, "-P", "-m", "robust201", *sys.argv[1:]])
-
-
-def run_sweep_command(
-    path: Path,
-    *,
-    architectures: str | None,
-    datasets: str | None,
-    keys: str | None,
-    executor: str | None,
-    workers: int | None,
-    out: str | None,
-    share: str | None,
-    slurm_requeue: bool,
-    allow_code: bool,
-) -> int:
-    """Compute the missing evaluations of a sweep; return the exit code. The parameters are the options of `run`."""
     task = ArrayTask.of(os.environ) if slurm_requeue else None
     lines: list[str] = []
-    config = load_sweep(path, say=lines.append, results=out, execution={"executor": executor, "workers": workers})
-    filters = make_filters(config, architectures, datasets, keys)
+    config = load_yaml(sweep, lines.append, out=out, execution={"executor": executor, "workers": workers})
+    if isinstance(config, SweepConfig):
+        reject_options("sweep", recipes=recipes)
+    else:
+        reject_options("training YAML", keys=keys, share=share)
+    filters = make_filters(config, architectures, datasets, keys, recipes)
     selected = None if share is None else Share.parse(share)
     if task is not None:
         config = config.model_copy(update={"execution": task.limit(config.execution)})
     check_machine(config.execution, config.precision)
     announce_code(config, allowed=allow_code, say=lines.append)
     if needs_guard(config.execution):
-        return run_guarded()  # the child repeats this command
+        raise typer.Exit(run_guarded())  # the child repeats this command
     for line in lines:
         console.say(line)
-    tally = compute(config, filters, selected)
-    code = _show_end(config, tally, filters, selected)
+    if isinstance(config, SweepConfig):
+        tally = compute(config, filters, selected)
+        code, has_progress = _show_end(config, tally, filters, selected), tally.n_parts > 0
+    else:
+        tally, code, has_progress = train(config, filters)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
-        task.requeue(console.say, has_progress=tally.n_parts > 0)
-    return code
+        task.requeue(console.say, has_progress=has_progress)
+    raise typer.Exit(code)
 
 
-def compute(config: "SweepConfig", filters: Filters = EVERYTHING, share: Share | None = None) -> "Tally":
+def needs_guard(execution: "ExecutionSection") -> bool:
+    """Return whether this process must not connect to Ray itself (see `run.guard`)."""
+    from robust201.run.guard import is_guarded
+
+    return execution.executor == "ray" and not is_guarded()
+
+
+def run_guarded() -> int:
+    """Run the command of this process as a child, and return its exit code."""
+    from robust201.run.guard import guard
+
+    return guard([sys.executable, "-P", "-m", "robust201", *sys.argv[1:]])
+
+
+def compute(config: "SweepConfig", filters: "Filters | None" = None, share: "Share | None" = None) -> "Tally":
     """Compute a sweep or one share of it, and show its progress."""
     from robust201.run.driver import run_work
+    from robust201.sweep.filters import EVERYTHING
 
     display = console_run.RunDisplay()
-    with display.showing(), _prepare(config, filters, share) as work:
+    with display.showing(), _prepare(config, filters or EVERYTHING, share) as work:
         console_run.show_start(work.n_planned, work.n_done, "evaluation", work.causes)
         return run_work(work, console.say, display.update)
 
 
-def _prepare(config: "SweepConfig", filters: Filters, share: Share | None) -> AbstractContextManager["SweepWork"]:
+def _prepare(config: "SweepConfig", filters: "Filters", share: "Share | None") -> AbstractContextManager["SweepWork"]:
     from robust201.run.share import prepare_share
     from robust201.run.sweep import prepare_run
+    from robust201.run.user_code import load_code
 
     if share is not None:
         return nullcontext(prepare_share(config, share, filters, console.say))
@@ -86,8 +127,9 @@ def _prepare(config: "SweepConfig", filters: Filters, share: Share | None) -> Ab
     return prepare_run(config, filters, console.say)
 
 
-def _show_end(config: "SweepConfig", tally: "Tally", filters: Filters, share: Share | None) -> int:
+def _show_end(config: "SweepConfig", tally: "Tally", filters: "Filters", share: "Share | None") -> int:
     from robust201.dataset.unstable_networks import read_unstable_networks
+    from robust201.sweep.filters import EVERYTHING
 
     results = quote(str(config.results))
     completion = f"Complete. Export the results with: robust201 export {results} --out DATASET"

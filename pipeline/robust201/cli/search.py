@@ -8,9 +8,8 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders
-from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import ImageDataset, WeightsName, split_names
-from robust201.core.errors import ConfigError, ResultsError
+from robust201.cli.options import AsJson, ImageDataset, WeightsName, print_json, split_names
+from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
@@ -39,7 +38,10 @@ def search(
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
+    """Compare architecture search methods on a dataset.
+
+    It prints means over runs with 95% intervals.
+    """
     from robust201.dataset.reader import Dataset
     from robust201.search.repeated_searches import compare_with_paper, repeat_searches
 
@@ -81,20 +83,13 @@ def _choose_dataset(reader: "Dataset", data: str | None) -> str:
     from robust201.search.repeated_searches import cell_space_of, datasets_with_accuracies
 
     cell_space_of(reader)  # raises an error if the dataset has no cells
-    searchable_names = datasets_with_accuracies(reader)
-    if data is not None:
-        return data  # the search rejects an unknown name
-    if len(searchable_names) == 1:
-        return searchable_names[0]
-    if not searchable_names:
-        raise ResultsError(
-            f"Searching failed for {reader.path}: it has no accuracies. Add a folder with accuracies, or export a key "
-            "such as clean."
+    names = datasets_with_accuracies(reader)
+    if data is None and len(names) != 1:
+        raise ConfigError(
+            f"Searching failed for {reader.path}: expected --data, since it has results on "
+            f"{', '.join(names) or 'no dataset'}. Choose a dataset, or add a folder."
         )
-    raise ConfigError(
-        f"Searching failed for {reader.path}: it has several image datasets: {', '.join(searchable_names)}. Choose one "
-        "with --data."
-    )
+    return data or names[0]  # the search rejects an unknown name
 
 
 def _show(searches: "Sequence[RepeatedSearch]") -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import HELP_OPTIONS, epilog
-from robust201.cli.options import AllowCode, load_sweep, reject_options
-from robust201.cli.single_options import SingleOptionsCommand
+from robust201.cli.help_texts import HELP_OPTIONS, add_commands
+from robust201.cli.options import AllowCode, load_yaml, reject_options
 from robust201.core.errors import ConfigError, EvaluationError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 submit_app = typer.Typer(
     name="submit",
-    help="Submit a sweep or training YAML to a cluster: ray or slurm.",
+    help="Submit a sweep or training YAML to Ray or Slurm.",
     no_args_is_help=True,
     context_settings=HELP_OPTIONS,
 )
@@ -154,9 +153,8 @@ def _read_config(path: Path, allow_code: bool) -> "SweepConfig | TrainingConfig"
     """Load a sweep or training YAML, and check that it can run on other machines."""
     from robust201.run.environment import require_explicit_device
     from robust201.run.user_code import announce_code
-    from robust201.sweep.loading import is_training_yaml, load_training
 
-    config = load_training(path) if is_training_yaml(path) else load_sweep(path)
+    config = load_yaml(path)
     require_explicit_device(config.execution)
     announce_code(config, allowed=allow_code, say=console.say)
     return config
@@ -166,5 +164,4 @@ def _run_options(allow_code: bool) -> tuple[str, ...]:
     return ("--allow-code",) if allow_code else ()
 
 
-for function in (ray, slurm):
-    submit_app.command(cls=SingleOptionsCommand, epilog=epilog(f"submit {function.__name__}"))(function)
+add_commands(submit_app, ray, slurm, prefix="submit")

@@ -1,19 +1,28 @@
 """`robust201 verify`: check results, compare them with other results, or attack networks again with the libraries."""
 
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from robust201.cli import console
-from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import AllowCode, explicit_options, load_sweep, results_of
+from robust201.cli.options import AllowCode, AsJson, explicit_options, print_json, results_of
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.analysis.audit import AuditedEvaluation
+    import pandas as pd
+
+    from robust201.dataset.diff import ComparisonReport
+    from robust201.dataset.verify_dataset import DatasetVerdict
+    from robust201.dataset.verify_results import Verdict
+
+_PARAMETERS = {
+    "": {"path", "exported", "attack_flags", "as_json"},
+    "--against": {"path", "against", "tolerance", "as_json"},
+    "--with-libraries": {"path", "with_libraries", "images", "allow_code", "as_json"},
+}
+"""Parameters that may be set by mode, which is named by its option."""
 
 
 def verify(
@@ -53,57 +62,98 @@ def verify(
     allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing.
+    """Check every file and value of a results folder or dataset.
 
-    Damaged result files are moved to RESULTS/damaged, so that the next run computes exactly what they held.
+    It exits with 3 if evaluations are missing. Damaged result files are moved to RESULTS/damaged, so that the next run
+    computes exactly what they held.
     """
+    mode = "--against" if against is not None else "--with-libraries" if with_libraries is not None else ""
+    for name, option in explicit_options(context).items():
+        if name not in _PARAMETERS[mode]:
+            raise ConfigError(
+                f"Reading the command line failed for {option}: it does not apply to robust201 verify {mode}"
+                f"{'' if mode else 'without --against and --with-libraries'}. Remove the option."
+            )
     if against is not None:
-        _reject_other_options(context, "--against", {"tolerance"})
         raise typer.Exit(_compare_results(path, against, tolerance, as_json=as_json))
     if with_libraries is not None:
-        _reject_other_options(context, "--with-libraries", {"images", "allow_code"})
         raise typer.Exit(_compare_engines(path, with_libraries, images, allow_code, as_json=as_json))
-    for name, needed_option in (
-        ("tolerance", "--against"),
-        ("images", "--with-libraries"),
-        ("allow_code", "--with-libraries"),
-    ):
-        if option := explicit_options(context).get(name):
-            raise ConfigError(
-                f"Reading the command line failed for {option}: it needs {needed_option}. Add {needed_option}, or "
-                f"remove {option}."
-            )
     from robust201.dataset.layout import is_dataset
-    from robust201.dataset.verify_dataset import verify_dataset
-    from robust201.dataset.verify_results import verify_results
 
     results = results_of(path)
     unfinished = results.with_name(f".{results.name}.new")
     if unfinished.is_dir():
         console.say(f"warning: an export to {results} was interrupted; the next export replaces {unfinished}.")
-    if is_dataset(results):
-        if exported is not None:
-            raise ConfigError(
-                f"Verifying failed for {results}: --export applies only to a results folder, not to a dataset. Remove "
-                "--export, or verify the results folder."
-            )
-        with console.showing_progress("Verifying keys") as progress:
-            verdict = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
-        raise typer.Exit(console.show_dataset_verdict(verdict, as_json=as_json))
+    if not is_dataset(results):
+        raise typer.Exit(_verify_results(results, exported, attack_flags, as_json=as_json))
+    if exported is not None:
+        raise ConfigError(
+            f"Verifying failed for {results}: --export applies only to a results folder, not to a dataset. Remove "
+            "--export, or verify the results folder."
+        )
+    raise typer.Exit(_verify_dataset(results, attack_flags, as_json=as_json))
+
+
+def _verify_results(results: Path, exported: Path | None, attack_flags: bool, *, as_json: bool) -> int:
+    from robust201.dataset.verify_results import verify_results
+
     with console.showing_progress("Verifying result files") as progress:
-        results_verdict = verify_results(results, export=exported, attack_flags=attack_flags, on_progress=progress)
-    console.show_verdict(results_verdict, as_json=as_json)
-    raise typer.Exit(results_verdict.code)
+        verdict = verify_results(results, export=exported, attack_flags=attack_flags, on_progress=progress)
+    files = console.format_count(verdict.n_files, "result file")
+    checks = [
+        f"{files}, {console.format_count(verdict.n_evaluations, 'evaluation')} valid",
+        f"{verdict.n_planned - verdict.n_evaluations:,} of {verdict.n_planned:,} missing",
+    ]
+    if verdict.n_exported is not None:
+        checks.append(f"equal files of the export: {verdict.n_exported:,}")
+    missing = [str(finding) for finding in verdict.findings if finding.kind == "missing"]
+    _show_verdict(verdict, [*map(str, verdict.faults), *verdict.export_problems], missing, checks, as_json=as_json)
+    return verdict.code
 
 
-def _reject_other_options(context: typer.Context, mode: str, parameters: Collection[str]) -> None:
-    """Reject explicit options that do not apply to a mode, which is named by its option."""
-    for name, option in explicit_options(context).items():
-        if option.startswith("-") and option not in {mode, "--json"} and name not in parameters:
-            raise ConfigError(
-                f"Reading the command line failed for {option}: it cannot be combined with {mode}. Remove one of the "
-                "two options."
-            )
+def _verify_dataset(folder: Path, attack_flags: bool, *, as_json: bool) -> int:
+    from robust201.dataset.verify_dataset import verify_dataset
+
+    with console.showing_progress("Verifying keys") as progress:
+        verdict = verify_dataset(folder, attack_flags=attack_flags, on_progress=progress)
+    listed = "no SHA256SUMS" if verdict.n_listed is None else console.format_count(verdict.n_listed, "listed file")
+    checks = [f"{console.format_count(verdict.n_evaluations, 'evaluation')} valid", listed]
+    remarks = [f"warning: {remark}" for remark in verdict.remarks]
+    _show_verdict(verdict, verdict.problems, remarks, checks, as_json=as_json)
+    return 0 if verdict.is_sound else 4
+
+
+def _show_verdict(
+    verdict: "Verdict | DatasetVerdict",
+    problems: Sequence[str],
+    remarks: Sequence[str],
+    checks: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print problems, remarks and warnings, and then one line with the result of the checks."""
+    warnings = [f"warning: {flag.message}" for flag in verdict.flags or ()]
+    if verdict.weights is not None:
+        warnings += [f"warning: {network.message}" for network in verdict.weights.unexpected]
+    for lines in (problems, remarks, warnings):
+        console.say_each(lines, hint="" if as_json else "--json lists all")
+    if as_json:
+        print_json(verdict.to_payload())
+    elif problems:
+        console.out.print(f"{console.format_count(len(problems), 'problem')} found")
+    else:
+        console.out.print(f"{'; '.join([*checks, *_describe_weights_and_attacks(verdict)])}.")
+
+
+def _describe_weights_and_attacks(verdict: "Verdict | DatasetVerdict") -> Iterator[str]:
+    if verdict.weights is not None and verdict.weights.n_checked:
+        n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
+        yield (
+            f"clean accuracy agrees with the accuracy recorded with the weights for {n_checked - n_unexpected:,} of "
+            f"{console.format_count(n_checked, 'network')}"
+        )
+    if verdict.flags is not None:
+        yield f"{console.format_count(len(verdict.flags), 'sign')} of weak attacks"
 
 
 def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bool) -> int:
@@ -114,14 +164,36 @@ def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bo
     if as_json:
         print_json(report.to_payload())
     else:
-        console.show_comparison(report)
+        _show_differences(report)
     return 0 if report.is_within_tolerance else 3
+
+
+def _show_differences(report: "ComparisonReport") -> None:
+    """Print a summary, and then every dataset, key and strength with a difference."""
+    differing = report.differing_comparisons
+    n_only_first, n_both, n_only_second = report.architectures
+    console.out.print(
+        f"largest difference {report.max_difference:g}, {'within' if report.is_within_tolerance else 'beyond'} the "
+        f"tolerance of {report.tolerance:g}; {len(differing):,} of "
+        f"{console.format_count(len(report.comparisons), 'row')} with differences\n"
+        f"architectures: {n_both} in both, {n_only_first} only in the first, {n_only_second} only in the second"
+    )
+    for ordinal, names in (("first", report.only_first), ("second", report.only_second)):
+        if names:
+            console.out.print(f"only in the {ordinal}: {', '.join(names)}")
+    for title, frame in (
+        ("Accuracy of the second set minus accuracy of the first", differing),
+        ("Largest changes", report.largest),
+    ):
+        if len(differing):
+            console.out.print(f"{title}\n{frame.to_string(index=False, float_format='{:.5g}'.format)}")
 
 
 def _compare_engines(sweep: Path, networks: int, images: int, allow_code: AllowCode, *, as_json: bool) -> int:
     """Attack a random sample of a sweep with both engines (see `analysis.audit`); return the exit code."""
     from robust201.analysis.audit import audit_sweep, sample_sweep
     from robust201.run.user_code import announce_code
+    from robust201.sweep.facts import load_sweep
 
     config = load_sweep(sweep)
     announce_code(config, allowed=allow_code, say=console.say)
@@ -129,32 +201,16 @@ def _compare_engines(sweep: Path, networks: int, images: int, allow_code: AllowC
     sweeps = sample_sweep(config, networks=networks, images=images, out=folder)
     evaluations = audit_sweep(sweeps, console.say)
     if as_json:
-        print_json([evaluation.to_payload() for evaluation in evaluations])
+        print_json(evaluations.to_dict("records"))
     else:
         _show_engines(evaluations)
-    return 3 if any(evaluation.differs for evaluation in evaluations) else 0
+    return 3 if evaluations["differs"].any() else 0
 
 
-def _show_engines(evaluations: "tuple[AuditedEvaluation, ...]") -> None:
-    table = Table(title="Correctly classified images by engine", title_justify="left", box=None, pad_edge=False)
-    for name in ("evaluation", "images", "fused", "reference", "only fused", "only reference", "p", "p after Holm"):
-        table.add_column(name, justify="left" if name == "evaluation" else "right")
-    for evaluation in evaluations:
-        reference, fused = evaluation.correct
-        only_reference, only_fused = evaluation.only_one
-        counts = (evaluation.n_images, fused, reference, only_fused, only_reference)
-        verdict = " differs" if evaluation.differs else ""
-        table.add_row(
-            evaluation.label,
-            *(f"{count:,}" for count in counts),
-            f"{evaluation.p_value:.3g}",
-            f"{evaluation.adjusted_p_value:.3g}{verdict}",
-        )
-    console.out.print(table)
-    n_differing = sum(evaluation.differs for evaluation in evaluations)
+def _show_engines(evaluations: "pd.DataFrame") -> None:
+    console.out.print(f"Correctly classified images by engine\n{evaluations.to_string(index=False)}")
+    n_differing = int(evaluations["differs"].sum())
     console.out.print(
         f"Compared {console.format_count(len(evaluations), 'evaluation')}: the engines differ in "
-        f"{n_differing or 'none'}.",
-        markup=False,
-        highlight=False,
+        f"{n_differing or 'none'}."
     )
