@@ -37,7 +37,7 @@ IMAGES = tiny_images()
 CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 CLASSIFIER = tiny_classifier()
-FUSED_TASKS = [task for task in TASKS.values() if task.finds_distances]
+FUSED_TASKS = [task for task in TASKS.values() if task.model.finds_distances]
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):

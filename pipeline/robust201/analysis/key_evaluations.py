@@ -124,7 +124,7 @@ def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths:
         for result in results
         if PREDICTIONS in result.values
     }
-    distances = distances_of(results[-1].values[DISTANCES]) if task.finds_distances else None
+    distances = distances_of(results[-1].values[DISTANCES]) if task.model.finds_distances else None
     return KeyResults(tuple(map(_make_table_row, results)), run.protocols[task.key], outcomes, distances)
 
 
@@ -185,7 +185,7 @@ def _evaluate_key(
         protocol="",
         checkpoint_sha256="",
     )
-    measurements = (*_MEASUREMENTS, DISTANCES) if task.finds_distances else _MEASUREMENTS
+    measurements = (*_MEASUREMENTS, DISTANCES) if task.model.finds_distances else _MEASUREMENTS
     remaining = strengths
     while remaining:
         try:

@@ -41,13 +41,9 @@ class _HalvingSteps:
     def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
-        """Record an iteration's losses, and update the step sizes if the iteration is a checkpoint.
+        """Record the losses (B,) of an iteration, from 0, and update the step sizes if it is a checkpoint.
 
-        Args:
-            iteration: number of the iteration, from 0.
-            loss: (B,) loss of the iterates.
-            best_loss: (B,) highest loss so far.
-            best_images: (B, C, H, W) iterates with the highest loss.
+        `best_loss` (B,) and `best_images` (B, C, H, W) are the highest loss so far and its iterates.
 
         Returns:
             (B,) bool, which samples revert to their best iterate; None between checkpoints.

@@ -133,7 +133,7 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
         (weak, strong)
         for weak in _ATTACKS
         for strong in _ATTACKS
-        if weak.norm == strong.norm and weak.role in weak_roles and strong.role == strong_role
+        if weak.norm == strong.norm and weak.model.role in weak_roles and strong.model.role == strong_role
     ]
 
     def compare(results: Results, _limit: float) -> Iterator[_Comparison]:
@@ -149,7 +149,7 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
 def _compare_strengths(results: Results, _limit: float) -> Iterator[_Comparison]:
     for attack in _ATTACKS:
         strengths = sorted(strength for key, strength in results if key == attack.key)
-        for low, high in pairwise(strengths if attack.role != "single step" else ()):
+        for low, high in pairwise(strengths if attack.model.role != "single step" else ()):
             where = f"{_name(attack, high)} against {_name(attack, low)}"
             yield where, results[attack.key, high], results[attack.key, low]
 

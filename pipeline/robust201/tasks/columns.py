@@ -103,8 +103,7 @@ class Column:
     During an evaluation, a column is a total of integers: counts, or sums over images of numbers in [0, `largest`] in
     fixed point. To merge parts, their totals are added and their per-image values are concatenated. The total can
     be computed exactly from the stored value, so merging gives the same bytes as evaluating the whole unit. The fields
-    determine all checks: counts must not be negative, means must be in [0, `largest`], and a mean read from a dataset's
-    files may differ by half a unit of its last digit.
+    determine all checks: counts must not be negative, and means must be in [0, `largest`].
 
     Attributes:
         name: name in shards.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.tasks.constraints import Constraint, Norm
-from robust201.tasks.parameters import Parameters, Role
+from robust201.tasks.parameters import Parameters
 
 ENGINES = ("reference", "fused")
 """Implementations of attacks. `reference` calls the published libraries once per epsilon. `fused` is this package's
@@ -109,15 +109,6 @@ class Task:
             ValueError: a field is invalid (pydantic's ValidationError is a subclass).
         """
         return self.model(**self.complete(fields))
-
-    @property
-    def role(self) -> Role:
-        """Kind of the attack (see `Role`)."""
-        return self.model.role
-
-    @property
-    def finds_distances(self) -> bool:
-        return self.model.finds_distances
 
     @property
     def is_divisible(self) -> bool:

@@ -21,7 +21,7 @@ from robust201.core.errors import CheckpointError, EvaluationError, NetworkError
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
+from robust201.core.records import ArchitectureId, ImageSet, format_architecture
 from robust201.networks.classifier import Classifier, network_logits
 from robust201.networks.device import available_device, check_device, has_avx512, isolated, restored_random_state
 from robust201.networks.network_check import CheckedImages, check_network
@@ -146,7 +146,10 @@ class _Training:
             self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimiser = _make_optimiser(self._network, recipe)
         self._augment = Augmenter(recipe.augmentation, n_ids=data.n_ids, seed=seed, device=device)
-        self._normalise = _Normaliser(data.normalisation, device)
+        self._mean, self._std = (
+            torch.tensor(values, device=device).view(1, -1, 1, 1)
+            for values in (data.normalisation.mean, data.normalisation.std)
+        )
         self._check_network(_build(space, architecture, data.n_classes, seed))
         self.step = self._saved_step = 0
         self._history: tuple[EpochRecord, ...] = ()
@@ -251,7 +254,8 @@ class _Training:
         self.step += 1
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        return network_logits(self._network, self._normalise(pixels).contiguous(memory_format=self._layout))
+        normalised = (pixels - self._mean) / self._std
+        return network_logits(self._network, normalised.contiguous(memory_format=self._layout))
 
     def _end_epoch(self, on_epoch: Callable[[EpochRecord], None]) -> None:
         self._check_loss()
@@ -289,18 +293,6 @@ class _Training:
 
 def _copy_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-class _Normaliser:
-    """Normalises (B, 3, H, W) pixels in [0, 1] per channel, on a device."""
-
-    def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
-        self._mean, self._std = (
-            torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (normalisation.mean, normalisation.std)
-        )
-
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        return (pixels - self._mean) / self._std
 
 
 def _build(space: Space, architecture: ArchitectureId, n_classes: int, seed: int) -> nn.Module:
@@ -382,15 +374,13 @@ def measure_accuracy(
     threads: int = 1,
 ) -> float:
     """Return the fraction of images that a network with these weights classifies correctly in float32."""
-    with _deterministic(device, threads, "fp32"), torch.inference_mode():
+    with _deterministic(device, threads, "fp32"):
         network = space.build(architecture, n_classes=images.n_classes)
         network.load_state_dict(state_dict, strict=True)
-        network = network.to(device).eval()
-        normalise = _Normaliser(images.normalisation, torch.device(device))
+        classifier = Classifier(network, images.normalisation, images.n_classes, device=device)
         n_correct = 0
         for start in range(0, len(images), _EVALUATION_BATCH_SIZE):
             batch = slice(start, start + _EVALUATION_BATCH_SIZE)
-            pixels = to_device(images.images[batch], torch.device(device)).float() / 255
-            logits = network_logits(network, normalise(pixels))
+            logits = classifier.logits(to_device(images.images[batch], classifier.device).float() / 255)
             n_correct += int((logits.argmax(dim=1).cpu().numpy() == images.labels[batch]).sum())
     return n_correct / len(images)
