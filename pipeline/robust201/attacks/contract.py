@@ -116,7 +116,7 @@ def _count_violations(
     # A comparison with NaN is false.
     violations = [(n_yields > 1).sum(), ~((lowest >= 0) & (highest <= 1))]
     if constraint is not None:
-        distances = constraint.distances(batch.images - to_float(request.images[batch.positions]))
+        distances = constraint.distances(batch.images - to_float(request.images.index_select(0, batch.positions)))
         violations.append((~(distances <= constraint.reach(request.strengths[batch.strength_index]))).sum())
     return torch.stack(violations).sum()
 

@@ -130,7 +130,7 @@ def _make_samples(
     images = rows % len(request.images)
     device_images = torch.from_numpy(images).to(request.images.device)
     return Samples(
-        clean=to_float(request.images[device_images]),
+        clean=to_float(request.images.index_select(0, device_images)),  # faster than indexing
         labels=request.labels[device_images],
         radii=radii[rows // len(request.images)],
         images=images,
