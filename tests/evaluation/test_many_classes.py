@@ -84,9 +84,5 @@ def test_check_values_rejects_damaged_results(name, change) -> None:  # type: ig
 
 
 def test_accumulator_rejects_too_many_classes() -> None:
-    with pytest.raises(EvaluationError, match=r"cm of 5,000 classes is too large \(maximum 4,096 classes\)"):
-        Accumulator(("cm",), 5000, "cpu", 1)
-    with pytest.raises(
-        EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate a network with fewer"
-    ):
+    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000"):
         Accumulator(("accuracy",), 70_000, "cpu", 1)

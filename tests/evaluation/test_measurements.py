@@ -115,10 +115,10 @@ def test_confidences_are_rounded_to_nearest_unit():
 
 
 def test_accumulator_and_merge_reject_too_many_images():
-    with pytest.raises(EvaluationError, match="262144"):
+    with pytest.raises(EvaluationError, match="262,144"):
         Accumulator(ALL_MEASUREMENTS, 10, "cpu", MAX_IMAGES + 1)
     cm = np.array([[MAX_IMAGES // 2 + 1]], dtype=np.int32)
-    with pytest.raises(EvaluationError, match="262144"):
+    with pytest.raises(EvaluationError, match="262,144"):
         merge_values([{"accuracy": np.array(1.0), "cm": cm}] * 2)
 
 
@@ -141,13 +141,6 @@ def test_finalise_rejects_non_finite_logits(logit):
     accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 2, name="#3")
     accumulator.update(torch.arange(2), torch.tensor([[1.0, logit], [0.0, 1.0]]), torch.tensor([0, 1]))
     with pytest.raises(EvaluationError, match=r"#3: expected finite logits, got NaN or infinity for 1 of 2 images"):
-        accumulator.finalise()
-
-
-def test_finalise_rejects_missing_images():
-    accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 3)
-    accumulator.update(torch.arange(2), torch.zeros(2, 2), torch.tensor([0, 1]))
-    with pytest.raises(EvaluationError, match="expected 3 images, got 2"):
         accumulator.finalise()
 
 

@@ -19,7 +19,6 @@ from robust201.core.records import MAX_CLASSES
 from robust201.tasks.columns import (
     COLUMNS,
     COUNTS,
-    MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     OUTCOME_COUNTS,
     PREDICTIONS,
@@ -76,7 +75,7 @@ class Accumulator:
         self.n_images = n_images
         self._indices = indices
         self._columns = columns_of(measurements, n_classes)
-        _check_sizes(name, n_classes, n_images, self._columns)
+        _check_sizes(name, n_classes, n_images)
         self._n_classes = n_classes
         self._totals = {
             name: torch.zeros(COLUMNS[name].shape(n_classes, n_images), dtype=torch.int64, device=device)
@@ -108,7 +107,7 @@ class Accumulator:
         """Return the measurements on the CPU, by column.
 
         Raises:
-            EvaluationError: logits were not finite, or an image was not added exactly once.
+            EvaluationError: logits were not finite.
         """
         from robust201.networks.watch import NOT_FINITE_ADVICE, name_images
 
@@ -121,12 +120,6 @@ class Accumulator:
                 f"of {self.n_images} images ({name_images(numbers.tolist())}). {NOT_FINITE_ADVICE}"
             )
         totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
-        n_added = int(count_matrix(totals).sum())
-        if n_added != self.n_images:
-            raise EvaluationError(
-                f"Measuring failed for {self.name}: expected {self.n_images} images, got {n_added}. "
-                "This is a bug in the evaluation."
-            )
         return _finalise(totals, {name: COLUMNS[name].dtype_for(self._n_classes) for name in self._columns})
 
 
@@ -156,21 +149,13 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     return _finalise(merged, {name: np.result_type(*(part[name] for part in parts)) for name in stored_order(parts[0])})
 
 
-def _check_sizes(name: str, n_classes: int, n_images: int, columns: Sequence[str] = ()) -> None:
-    """Raise EvaluationError if sums could overflow, or a matrix is too large."""
-    matrix = next((column for column in columns if COLUMNS[column].is_matrix), None)
-    problem = ""
-    if not 0 < n_images <= MAX_IMAGES:
-        problem = f"expected 1 to {MAX_IMAGES} images, got {n_images}. Change the selection."
-    elif n_classes > MAX_CLASSES:
-        problem = f"expected up to {MAX_CLASSES:,} classes, got {n_classes:,}. Evaluate a network with fewer classes."
-    elif matrix is not None and n_classes > MAX_MATRIX_CLASSES:
-        problem = (
-            f"{matrix} of {n_classes:,} classes is too large (maximum {MAX_MATRIX_CLASSES:,} classes). Leave the "
-            f"measurement {COLUMNS[matrix].measurement} out."
-        )
-    if problem:
-        raise EvaluationError(f"Measuring failed for {name}: {problem}")
+def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
+    """Raise EvaluationError if sums or predictions could overflow."""
+    for count, maximum, noun in ((n_images, MAX_IMAGES, "images"), (n_classes, MAX_CLASSES, "classes")):
+        if count > maximum:
+            raise EvaluationError(
+                f"Measuring failed for {name}: expected up to {maximum:,} {noun}, got {count:,}. Evaluate fewer."
+            )
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
