@@ -82,7 +82,7 @@ class _Ball:
     def propose(self, images: torch.Tensor, move: WindowMove) -> torch.Tensor:
         """Return the proposals (b, C, H, W) of a query."""
         difference, channels = images - self._clean, images.shape[1]
-        destination = move.window()
+        destination = move.window
         in_destination = difference[destination]
         lengths_in_windows = self._lengths(_inside_windows(difference, move))
         signed_pattern = pattern(self._norm, move.side, move.is_turned, images.device) * move.signs
@@ -95,7 +95,7 @@ class _Ball:
         else:
             unused = torch.clamp_min(self._epsilons - image_lengths, 0) / channels
             new_window = new_window * (unused + lengths_in_windows) * channels
-        difference[move.source_window()] = 0.0
+        difference[move.source_window] = 0.0
         difference[destination] = new_window
         return self.project(difference)
 
@@ -109,8 +109,8 @@ class _Ball:
 def _inside_windows(difference: torch.Tensor, window_move: WindowMove) -> torch.Tensor:
     """Return the difference inside of the two windows, and 0 elsewhere."""
     mask = torch.zeros_like(difference)
-    mask[window_move.window()] = 1.0
-    mask[window_move.source_window()] = 1.0
+    mask[window_move.window] = 1.0
+    mask[window_move.source_window] = 1.0
     return difference * mask
 
 
