@@ -78,7 +78,7 @@ def _run_once(model: BatchedModel, samples: Samples, options: Fmn, project: _Pro
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(options.steps):
-        decay = _cosine_decay(step, options.steps)
+        decay = (1 + math.cos(math.pi * step / options.steps)) / 2
         final_stepsize = options.max_stepsize / 100
         stepsize = final_stepsize + (options.max_stepsize - final_stepsize) * decay
         gamma = _FINAL_GAMMA + (options.gamma - _FINAL_GAMMA) * decay
@@ -99,11 +99,6 @@ def _run_once(model: BatchedModel, samples: Samples, options: Fmn, project: _Pro
         delta = clean + project(clean + delta - clean, epsilons) - clean
         delta = (clean + delta).clamp(0, 1) - clean
     return clean + best_delta
-
-
-def _cosine_decay(step: int, n_steps: int) -> float:
-    """Return the value of the cosine schedule, which decreases from 1 at the first step to 0 after the last step."""
-    return (1 + math.cos(math.pi * step / n_steps)) / 2
 
 
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
