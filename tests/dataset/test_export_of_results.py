@@ -27,6 +27,7 @@ def test_incomplete_results_need_partial(make_sweep, tmp_path, robust201):
     assert not (tmp_path / "out").exists()
     result = robust201(*arguments, "--partial")
     assert (result.code, "missing: 4 evaluations of digits fgsm" in result.err) == (3, True)
+    assert (tmp_path / "out/missing.json").exists()
     run_inline(make_sweep(keys=KEYS))
     assert robust201(*arguments).code == 0
     assert not (tmp_path / "out/missing.json").exists()
@@ -85,6 +86,13 @@ def test_recorded_accuracies_are_exported_and_compared(make_sweep, tmp_path):
     export_dataset(plan, folder, tmp_path / "out")
     recorded = json.loads((tmp_path / "out/recorded_accuracy.json").read_text())
     assert recorded["digits"]["accuracy"] == {"0": 1.0, "21": 1.0}
+
+
+def test_results_folder_is_never_replaced(finished_results, robust201):
+    tree_before = read_tree(finished_results)
+    for out in (finished_results, finished_results / "out"):
+        robust201("export", finished_results, "--out", out).error_line(2)
+    assert read_tree(finished_results) == tree_before
 
 
 def test_networks_of_any_finished_sweep_can_be_compared(robust201, finished_results, tmp_path):

@@ -11,7 +11,7 @@ from robust201.core.records import Unit, Weights
 from robust201.dataset.json_writer import iter_unit_texts
 from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
 from robust201.dataset.reader import Dataset
-from robust201.dataset.row_batch import RowBatch
+from robust201.dataset.row_batch import make_batch
 from robust201.dataset.values import to_array
 from robust201.dataset.verify_dataset import verify_dataset
 from robust201.evaluation.measurements import Accumulator, check_values, merge_values
@@ -80,7 +80,7 @@ def test_column_has_declared_type_and_shape(name):
 @every_measurement
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
-    json_value = json.loads(next(iter_unit_texts(measurement, RowBatch.of([(UNIT, {0.0: values})]))))
+    json_value = json.loads(next(iter_unit_texts(measurement, make_batch([(UNIT, {0.0: values})]))))
     assert_equal_values(columns_of_json(measurement, json_value), columns_of(measurement, values))
 
 
@@ -111,7 +111,7 @@ def test_reader_rejects_wrong_number(name, wrong_number):
     if wrong_number == 1.5 and column.is_exact:
         pytest.skip("0.5 also tests a number that is not whole")
     json_value = json.loads(
-        next(iter_unit_texts(column.measurement, RowBatch.of([(UNIT, {0.0: measure_column(name)})])))
+        next(iter_unit_texts(column.measurement, make_batch([(UNIT, {0.0: measure_column(name)})])))
     )
     values_by_strength = [json_value]
     parent, key = (json_value, column.field) if column.field else (values_by_strength, 0)
@@ -139,10 +139,10 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
     store = ChangedStore(change=lambda unit, strength, _values: stored[unit][strength])
     export(tmp_path / "json", plan, store, formats=("json",))
     export(tmp_path / "parquet", plan, store, formats=("parquet",))
-    for folder in ("json", "parquet", "parquet/parquet"):
+    for folder in ("json", "parquet"):
         dataset = Dataset(tmp_path / folder)
         values = dataset.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
-        assert dataset.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
+        assert dataset.read_table("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
         for unit, stored_by_strength in stored.items():
             values_by_strength = dataset.value(unit.architecture, "digits", "pgd", measurement)
             assert values_by_strength == values[str(unit.architecture)]
