@@ -7,25 +7,9 @@ from collections.abc import Iterable, Sequence
 from robust201.core.errors import ConfigError
 
 
-def as_name(name: object, argument_name: str) -> str:
-    """Return a name; raise ConfigError if it is not text."""
-    if not isinstance(name, str):
-        raise ConfigError(
-            f"Reading failed for {argument_name} {name!r}: expected text, got {type(name).__name__}. Use one name."
-        )
-    return name
-
-
-def as_names(names: object, argument_name: str) -> list[str]:
-    """Return a name or several names as a list; raise ConfigError for anything else."""
-    if isinstance(names, str):
-        return [names]
-    if not isinstance(names, Iterable) or isinstance(names, bytes):
-        raise ConfigError(
-            f"Reading failed for {argument_name} {names!r}: expected a name or a list of names, got "
-            f"{type(names).__name__}. Use names, or omit the argument."
-        )
-    return [as_name(name, argument_name) for name in names]
+def as_names(names: str | Iterable[str]) -> list[str]:
+    """Return a name or several names as a list."""
+    return [names] if isinstance(names, str) else [*names]
 
 
 def as_strength(strength: object, known_strengths: Sequence[float], error_prefix: str) -> float:
@@ -34,15 +18,12 @@ def as_strength(strength: object, known_strengths: Sequence[float], error_prefix
     number = float(strength) if is_number else math.nan  # type: ignore[arg-type]
     if number in known_strengths or number == 0:
         return number
+    matching = [known for known in known_strengths if math.isclose(255 * number, known, rel_tol=0.015)]
     advice = ""
-    if math.isfinite(number) and known_strengths:
-        advice = f" The closest is {min(known_strengths, key=lambda known: abs(known - number)):g}."
-        matching = [known for known in known_strengths if math.isclose(255 * number, known, rel_tol=0.015)]
-        if matching and number < 1:
-            advice = f" Epsilons are in units of 1/255: write {matching[0]:g} for {matching[0]:g}/255."
+    if matching and number < 1:
+        advice = f" Epsilons are in units of 1/255: write {matching[0]:g} for {matching[0]:g}/255."
     strengths = ", ".join(f"{known:g}" for known in known_strengths)
-    shown = repr(strength) if math.isnan(number) else f"{number:g}"
     raise ConfigError(
-        f"{error_prefix}: expected one of the strengths {strengths}, got {shown}.{advice} Choose one of the expected "
-        "strengths."
+        f"{error_prefix}: expected one of the strengths {strengths}, got {strength!r}.{advice} Choose one of the "
+        "expected strengths."
     )
