@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from robust201.core.errors import ResultsError
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS, Column, match_shapes
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS, Column
 
 ADVICE = "Export or download it again."
 
@@ -156,8 +156,7 @@ def check_column(name: str, array: NDArray[Any]) -> None:
     column = COLUMNS.get(name)
     if column is None:
         return
-    sizes = match_shapes({name: array.shape[1:]})
-    if sizes is None or 0 in sizes.values():
+    if not column.fits(array.shape[1:]):
         raise ValueError("an array of another shape")
     if column.is_exact:
         if not np.isfinite(array).all() or not (are_counts(array) or (column.is_matrix and are_row_fractions(array))):
