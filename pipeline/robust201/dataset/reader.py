@@ -298,11 +298,11 @@ class Dataset(MergedFolders):
         reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
         return derive_metrics(self.select(keys=keys), dataset_names, reference=reference_id)
 
-    def _check_strength(self, action: str, dataset: str, key: str, strength: float) -> float:
+    def _check_strength(self, action: str, dataset: str, key: str, strength: object) -> float:
         """Return a strength as a float; raise ConfigError unless it is known, or 0 for clean images."""
         known_strengths = self.strengths(dataset, key)
         is_number = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
-        number = float(strength) if is_number else math.nan
+        number = float(strength) if is_number else math.nan  # type: ignore[arg-type]
         if number in known_strengths or number == 0:
             return number
         matching = [known for known in known_strengths if math.isclose(255 * number, known, rel_tol=0.015)]
