@@ -468,10 +468,10 @@ class BaseConfig(StrictModel):
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
 
-def _count_classes(section: object) -> int:
-    """Return the number of classes that a dataset section sets; 0 if it sets none."""
-    n_classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
-    return n_classes if isinstance(n_classes, int) else 0
+def _default_measurements(fields: dict[str, Any]) -> tuple[str, ...]:
+    """Return the default measurements, without confusion and confidence matrices if a dataset has many classes."""
+    class_counts = [section.classes or 0 for section in fields.get("datasets", {}).values()]
+    return ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
 
 
 def _paper_keys() -> dict[str, dict[str, Any]]:
@@ -510,7 +510,9 @@ class SweepConfig(BaseConfig):
     """Subset of each test split; by default all (protocol)."""
     keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
     """Attacks, corruptions and measures, with their parameters; by default the paper's twenty (protocol)."""
-    measurements: tuple[str, ...] = PUBLISHED
+    measurements: tuple[str, ...] = Field(
+        default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED)}
+    )
     """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
     `predictions` adds one byte per image and strength and is needed for per-image outcomes; `distances` adds eight
     bytes."""
@@ -558,19 +560,6 @@ class SweepConfig(BaseConfig):
         if not value or len(set(value)) != len(value):
             raise ValueError(f"expected one or more measurements without duplicates, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _choose_measurements(cls, fields: Any) -> Any:
-        """Choose default measurements, without confusion and confidence matrices if a dataset has many classes."""
-        if not isinstance(fields, Mapping) or "measurements" in fields:
-            return fields
-        sections = fields.get("datasets")
-        class_counts = (
-            [_count_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
-        )
-        measurements = ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
-        return fields if measurements == PUBLISHED else {**fields, "measurements": measurements}
 
     @model_validator(mode="after")
     def _check_matrices(self) -> Self:
@@ -708,11 +697,6 @@ class SweepConfig(BaseConfig):
         """Return the keys evaluated on a dataset: all keys, without corruptions if it has no corrupted images."""
         has_corrupted_images = self.datasets[dataset].corruptions is not None
         return tuple(key for key, task in self.tasks.items() if has_corrupted_images or task.kind != "corruption")
-
-    def omitted_keys(self, dataset: str) -> tuple[str, ...]:
-        """Return the keys not evaluated on a dataset: corruptions, if it has no corrupted images."""
-        evaluated_keys = set(self.keys_of(dataset))
-        return tuple(key for key in self.tasks if key not in evaluated_keys)
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
