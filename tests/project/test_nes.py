@@ -53,6 +53,5 @@ def test_nes_runs_in_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_p
     )
     assert robust201("run", "--allow-code", str(path)).code == 0
     assert robust201("export", str(path), "--out", str(tmp_path / "dataset")).code == 0
-    frame = Dataset(tmp_path / "dataset").to_frame("digits", "nes", "accuracy").set_index("strength")
-    clean = Dataset(tmp_path / "dataset").to_frame("digits", "clean", "accuracy")["value"].item()
-    assert 0 <= frame.loc[16.0, "value"] <= frame.loc[1.0, "value"] <= clean
+    accuracies = Dataset(tmp_path / "dataset").accuracies("digits").loc[21]
+    assert 0 <= accuracies["nes", 16.0] <= accuracies["nes", 1.0] <= accuracies["clean", 0.0]
