@@ -43,7 +43,7 @@ def search(
     It prints means over runs with 95% intervals.
     """
     from robust201.dataset.reader import Dataset
-    from robust201.search.repeated_searches import compare_with_paper, repeat_searches
+    from robust201.search.repeated_searches import repeat_searches
 
     if out is not None:
         check_output_file(out)
@@ -60,18 +60,10 @@ def search(
             seed=seed,
             on_progress=progress,
         )
-    paper_comparison = compare_with_paper(reader, searches)
     if as_json:
-        published = None if paper_comparison is None else paper_comparison._asdict()
-        print_json({"searches": [repeated_search.to_payload() for repeated_search in searches], "published": published})
+        print_json({"searches": [repeated_search.to_payload() for repeated_search in searches]})
     else:
         _show(searches)
-        if paper_comparison is not None:
-            verdict = "agrees" if paper_comparison.agrees else "differs"
-            typer.echo(
-                f"Clean optimum of the paper's table 1: {100 * paper_comparison.published:.2f}%; in this dataset "
-                f"{100 * paper_comparison.ours:.2f}%, which {verdict}."
-            )
     if out is not None:
         import pandas as pd
 
