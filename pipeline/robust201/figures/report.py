@@ -242,8 +242,7 @@ def _dataset_section(results: "DatasetResults") -> str:
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2>{_attack_flags_warning(results)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>{"".join(blocks)}'
-        f'<p class="muted">{html.escape(omitted) if omitted_figures else ""}</p>'
-        f"{_measure_table(results)}</section>"
+        f'<p class="muted">{html.escape(omitted) if omitted_figures else ""}</p></section>'
     )
 
 
@@ -289,22 +288,3 @@ def _in_page_colours(specification: str) -> str:
     """Replace the colours of text, lines and background with those of the page."""
     text = specification.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
     return text.replace(PAPER, "var(--card)")
-
-
-def _measure_table(results: "DatasetResults") -> str:
-    """Return a table that summarises the measures, and the values of keys that robust201 does not know.
-
-    It is empty if there are neither.
-    """
-    from robust201.analysis.labels import measure_label
-
-    rows = []
-    for measure, values in results.measures.items():
-        finite = values.dropna()
-        numbers = "".join(f"<td>{number:.4g}</td>" for number in (finite.min(), finite.median(), finite.max()))
-        label = html.escape(measure_label(*measure))  # type: ignore[misc]
-        rows.append(f"<tr><th>{label}</th>{numbers}<td>{len(finite):,}</td></tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("measure", "lowest", "median", "highest", "architectures"))
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    scrolled = f'<div class="scroll" tabindex="0" role="region" aria-label="Measures">{table}</div>'
-    return f"<details><summary>Measures</summary>{scrolled}</details>" if rows else ""
