@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from robust201 import Dataset
+from robust201.analysis.dataset_results import choose_results, read_results
 from robust201.core.errors import ConfigError
 from robust201.search.repeated_searches import RepeatedSearch, repeat_searches
 from robust201.statistics.intervals import mean_intervals
@@ -19,7 +20,8 @@ def reader(planted_optimum_folder: Path) -> Dataset:
 
 def search(reader: Dataset, objective: str = "clean", **options: object) -> RepeatedSearch:
     settings = {"methods": ["local"], "n_queries": 300, "n_runs": 4} | options
-    (search_result,) = repeat_searches(reader, "cifar10", [objective], **settings)  # type: ignore[arg-type]
+    results = choose_results(read_results(reader), "cifar10", reader.path)
+    (search_result,) = repeat_searches(results, [objective], **settings)  # type: ignore[arg-type]
     return search_result
 
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.terms import find_evaluations, mean_accuracy
-from robust201.core.errors import ConfigError, did_you_mean
-from robust201.dataset.reader import Dataset
+from robust201.core.errors import ConfigError
 from robust201.networks.spaces import CellSpace
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
@@ -113,8 +112,7 @@ class RepeatedSearch:
 
 
 def repeat_searches(
-    reader: Dataset,
-    dataset: str,
+    results: DatasetResults,
     objectives: Sequence[str],
     *,
     methods: Sequence[str] | None = None,
@@ -128,8 +126,7 @@ def repeat_searches(
     The objectives and the accuracies of table 1 that the dataset has are reported for the selected cells.
 
     Args:
-        reader: reader of the results folder.
-        dataset: name of the dataset to search.
+        results: results on the dataset to search.
         objectives: accuracies to maximise: scores, keys, or keys at a strength (see `terms.find_evaluations`).
         methods: names in `METHODS`; by default all.
         n_queries: budget of a run.
@@ -140,8 +137,12 @@ def repeat_searches(
     Raises:
         ConfigError: results are missing or cover too few architectures, or an argument is invalid.
     """
-    space = cell_space_of(reader)
-    results = _read_searchable_results(reader, dataset)
+    space = results.space
+    if space is None:
+        raise ConfigError(
+            f"Searching failed for {results.reader.path}: its architectures belong to the space "
+            f"{results.reader.space_name or 'unknown'}, which has no cells. Choose a dataset of cells."
+        )
     objectives = [objective.strip() for objective in objectives]
     objective_values = [_values_by_cell(space, results, objective) for objective in objectives]
     available = [name for name in TABLE1_COLUMNS if find_evaluations(results, name)]
@@ -153,8 +154,8 @@ def repeat_searches(
     cells = SearchCells(space, ~np.isnan(np.sum([*objective_values, *columns.values()], axis=0)))
     if len(cells) < n_queries:
         raise ConfigError(
-            f"Searching failed for {dataset}: {n_queries:,} queries need at least that many architectures with all "
-            f"results, but there are {len(cells):,}. Lower --queries, or evaluate more architectures."
+            f"Searching failed for {results.name}: {n_queries:,} queries need at least that many architectures with "
+            f"all results, but there are {len(cells):,}. Lower --queries, or evaluate more architectures."
         )
     benchmarks = [Benchmark(cells, values[cells.isomorphs]) for values in objective_values]
     options: dict[str, Any] = {"n_queries": n_queries, "n_runs": n_runs, "seed": seed, "on_progress": on_progress}
@@ -167,33 +168,10 @@ def repeat_searches(
             _summarise(name, benchmark, benchmark.best(runs), values_by_column)
             for name, runs in zip(names, runs_by_method, strict=True)
         )
-        searches.append(RepeatedSearch(objective, dataset, optimum, summaries, len(cells), n_queries, n_runs, absent))
+        searches.append(
+            RepeatedSearch(objective, results.name, optimum, summaries, len(cells), n_queries, n_runs, absent)
+        )
     return searches
-
-
-def datasets_with_accuracies(reader: Dataset) -> list[str]:
-    """Return the datasets with accuracies in a folder; `reader.data` may list more if the folder has no sweep.json."""
-    return [name for name in reader.data if any(reader.has(name, key) for key in reader.keys_all)]
-
-
-def cell_space_of(reader: Dataset) -> CellSpace:
-    """Return the cell space of a folder's architectures; raise ConfigError if they are not cells."""
-    if reader.space is None:
-        raise ConfigError(
-            f"Searching failed for {reader.path}: its architectures belong to the space "
-            f"{reader.space_name or 'unknown'}, which has no cells. Choose a dataset of cells."
-        )
-    return reader.space
-
-
-def _read_searchable_results(reader: Dataset, dataset: str) -> DatasetResults:
-    available_datasets = datasets_with_accuracies(reader)
-    if dataset not in available_datasets:
-        raise ConfigError(
-            f"Searching failed for {reader.path}: it has no results on {dataset!r}."
-            f"{did_you_mean(dataset, available_datasets)}"
-        )
-    return DatasetResults(dataset, reader, reader.accuracies(dataset))
 
 
 def _values_by_cell(space: CellSpace, results: DatasetResults, name: str) -> _Floats:
