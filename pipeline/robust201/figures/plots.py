@@ -13,6 +13,7 @@ from robust201.dataset.reader import Dataset
 from robust201.figures.definition import FigureDefinition
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
 from robust201.figures.table import FIGURES, find_figure
+from robust201.figures.vega_files import draw_file
 
 CSV = "csv"
 
@@ -128,8 +129,6 @@ def _describe_results(results: DatasetResults) -> str:
 
 def _write_figure(results: DatasetResults, figure: FigureDefinition, path: Path, width: float) -> bool:
     """Write a figure to a file, or return False if the results do not suffice."""
-    from robust201.figures.vega_files import draw_file
-
     frame = figure.compute_numbers(results)
     if frame.empty:
         return False
