@@ -13,11 +13,18 @@ from torch import nn
 
 from robust201.analysis.evaluation import Evaluation, read_saved
 from robust201.analysis.evaluation_progress import ProgressOption, shown_progress
-from robust201.analysis.key_evaluations import RequestedKeys, Run, evaluate_keys, head, logits_of_first
+from robust201.analysis.key_evaluations import (
+    RequestedKeys,
+    Run,
+    describe_weak_attacks,
+    evaluate_keys,
+    head,
+    logits_of_first,
+    measure_zero_gradients,
+)
 from robust201.analysis.network_context import Options, normalisation_of, uncorruptible_reason
 from robust201.analysis.requested_keys import Keys, find_preset, parse_key, parse_keys, parse_parameters
 from robust201.analysis.robustbench import DATASET, LEADERBOARDS, N_CLASSES, LeaderboardFields, check_images
-from robust201.analysis.weak_attack_warnings import describe_weak_attacks, measure_zero_gradients
 from robust201.attacks.context import Context, Request
 from robust201.attacks.contract import perturb
 from robust201.core.errors import ConfigError, warn_caller

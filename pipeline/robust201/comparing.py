@@ -29,6 +29,8 @@ from robust201.tasks.constraints import Constraint
 
 _Network = nn.Module | Evaluation | UserNetwork | str | Path
 
+_NamedNetwork = nn.Module | Evaluation | UserNetwork
+
 Networks = Mapping[str, _Network] | Sequence[_Network] | _Network
 """Networks by name, in a list, or a single one."""
 
@@ -79,12 +81,9 @@ def compare(
             "names to networks."
         )
     saved = {name: network for name, network in named.items() if isinstance(network, Evaluation)}
-    if data is not None and all(network.network_sha256 for network in saved.values()):
-        raise ConfigError(
-            f"Comparing networks failed for data={data!r}: it selects the images of networks in datasets, but there is "
-            "none. Leave it out."
-        )
-    _check_arguments(named, images, labels, options)
+    in_dataset = any(not network.network_sha256 for network in saved.values())
+    unused = [f"data={data!r}"] if data is not None and not in_dataset else []
+    _check_arguments(named, images, labels, options, unused)
     if len(saved) == len(named) and _has_parameters(keys):
         raise ConfigError(
             f"Comparing networks failed for {next(iter(saved))}: keys have parameters, but those of saved results are "
@@ -155,20 +154,20 @@ def curves(
 
 def name_networks(
     networks: Networks, keys: Sequence[str] | None = None, data: str | None = None
-) -> dict[str, nn.Module | Evaluation | UserNetwork]:
+) -> dict[str, _NamedNetwork]:
     """Return networks by name (see `compare`), with text replaced by what it names; user files are not executed yet."""
     if isinstance(networks, _Network):
         networks = [networks]
     is_mapping = isinstance(networks, Mapping)
     pairs = networks.items() if isinstance(networks, Mapping) else zip(_class_names(networks), networks, strict=True)
-    named: dict[str, nn.Module | Evaluation | UserNetwork] = {}
+    named: dict[str, _NamedNetwork] = {}
     for name, network in pairs:
-        read_networks: Mapping[str, nn.Module | Evaluation | UserNetwork]
+        read: Mapping[str, _NamedNetwork]
         if isinstance(network, str | Path):
-            read_networks = read_network(str(network), name if is_mapping else "", keys, data)
+            read = read_network(str(network), name if is_mapping else "", keys, data)
         else:
-            read_networks = {name: network}
-        for read_name, read in read_networks.items():
+            read = {name: network}
+        for read_name, read_as in read.items():
             is_text = isinstance(network, str | Path)
             unique_name = str(network) if is_text and read_name in named else read_name
             if unique_name in named:
@@ -176,7 +175,7 @@ def name_networks(
                     f"Reading networks failed for {unique_name}: it is listed more than once. Give each network a name "
                     "of its own: NAME=…"
                 )
-            named[unique_name] = read
+            named[unique_name] = read_as
     return named
 
 
@@ -199,13 +198,17 @@ def find_names(keys: Keys | None) -> list[str] | None:
     ]
 
 
-def _check_arguments(named: Mapping[str, object], images: Any, labels: Any, options: Mapping[str, Any]) -> None:
-    """Check that there are no images or options if all networks have saved results."""
-    unused = [name for name, value in (("images", images), ("labels", labels)) if value is not None] + [*options]
-    if unused and all(isinstance(network, Evaluation) for network in named.values()):
+def _check_arguments(
+    named: Mapping[str, object], images: Any, labels: Any, options: Mapping[str, Any], unused: Sequence[str] = ()
+) -> None:
+    """Check that no argument is without effect: saved results are not evaluated again."""
+    if all(isinstance(network, Evaluation) for network in named.values()):
+        given = [name for name, value in (("images", images), ("labels", labels)) if value is not None]
+        unused = [*unused, *given, *options]
+    if unused:
         raise ConfigError(
-            f"Reading arguments failed for {', '.join(unused)}: all networks have saved results, so they are not "
-            "evaluated again. Leave these arguments out."
+            f"Reading arguments failed for {', '.join(unused)}: expected none, because saved results are not evaluated "
+            "again. Leave these arguments out."
         )
 
 
@@ -228,7 +231,7 @@ def _has_parameters(keys: Keys | None) -> bool:
 
 
 def _evaluate_all(
-    networks: Mapping[str, nn.Module | Evaluation | UserNetwork],
+    networks: Mapping[str, _NamedNetwork],
     images: Any,
     labels: Any,
     keys: Keys,

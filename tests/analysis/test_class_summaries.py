@@ -97,34 +97,22 @@ def edit_column(path: Path, name: str, edit: Callable[[list], None]) -> None:
     )
 
 
-INVALID_EDITS = {
-    "negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "a count"),
-    "confidence above 1": (
-        "confidence",
-        "confidence_label",
-        lambda rows: rows[1][0].__setitem__(0, 7.5),
-        "not fractions",
-    ),
-    "confidence in the predicted class above 1": (
-        "confidence",
-        "confidence_argmax",
-        lambda rows: rows[1][0].__setitem__(0, 7.5),
-        "not fractions",
-    ),
-    "mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "not fractions"),
-    "duplicate architecture": (
-        "cm",
-        "architecture",
-        lambda rows: rows.__setitem__(slice(None), [0] * len(rows)),
-        "expected 3 values",
-    ),
-    "unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "expected 3 values"),
-}
+def set_number(number: float) -> Callable[[list], None]:
+    return lambda rows: rows[1][0].__setitem__(0, number)
 
 
-@pytest.mark.parametrize("fault", INVALID_EDITS)
-def test_summaries_reject_invalid_numbers_in_parquet(dataset_folder, tmp_path, fault):
-    measure, column, edit, message = INVALID_EDITS[fault]
+@pytest.mark.parametrize(
+    ("measure", "column", "edit", "message"),
+    [
+        ("cm", "cm", set_number(-1), "a count"),
+        ("confidence", "confidence_label", set_number(7.5), "not fractions"),
+        ("confidence", "confidence_argmax", set_number(7.5), "not fractions"),
+        ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "not fractions"),
+        ("cm", "architecture", lambda rows: rows.__setitem__(slice(None), [0] * len(rows)), "expected 3 values"),
+        ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "expected 3 values"),
+    ],
+)
+def test_summaries_reject_invalid_numbers_in_parquet(dataset_folder, tmp_path, measure, column, edit, message):
     shutil.copytree(dataset_folder, tmp_path / "copy")
     edit_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, edit)
     with pytest.raises(ResultsError, match=message):
@@ -161,18 +149,11 @@ def test_matrices_of_any_list_type_are_read_without_missing_rows(tmp_path, colum
     assert np.concatenate([rows.columns["cm"] for rows in blocks]).tolist() == [first, second, third]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        [[[1.0, 2.0], [3.0]]],
-        [[[1.0, 2.0]]],
-        [[[1.0, 2.0], [3.0, 4.0]], [[1.0]]],
-        [[[1.0, 2.0], [3.0, float("inf")]]],
-        [[[1.0, 2.0], [3.0, None]]],
-        [[[1.0, 2.0], None]],
-        [[]],
-    ],
-)
+NOT_SQUARE = ([[[1, 2], [3]]], [[[1, 2]]], [[[1, 2], [3, 4]], [[1]]], [[[1, 2], [3, float("inf")]]])
+MISSING = ([[[1, 2], [3, None]]], [[[1, 2], None]], [[]])
+
+
+@pytest.mark.parametrize("values", [*NOT_SQUARE, *MISSING])
 def test_parquet_rows_reject_values_that_are_not_square_matrices(tmp_path, values):
     path = write_matrices(tmp_path / "m.parquet", values)
     with pytest.raises(ResultsError, match=r"Reading .*cm failed for .*m\.parquet: expected"):

@@ -49,11 +49,6 @@ def test_mean_accuracy_averages_the_evaluations_of_a_name(
     assert mean_accuracy(results, name).tolist() == pytest.approx(expected)
 
 
-def test_mean_accuracy_of_a_score_equals_the_score(results: DatasetResults) -> None:
-    for score in ("clean", "adversarial"):
-        assert mean_accuracy(results, score).tolist() == results.scores[score].tolist()
-
-
 def test_find_evaluations_ignores_measures(results: DatasetResults) -> None:
     assert find_evaluations(results, "jacobian.norm") == []
     with pytest.raises(ConfigError, match="no such name; expected a score, a key, or a key at a strength"):

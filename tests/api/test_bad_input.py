@@ -110,12 +110,12 @@ REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
     "device": ({"device": "abacus"}, ConfigError, "'abacus'"),
     "batch size": ({"batch_size": 0}, ConfigError, "`batch_size`"),
     "normalisation of numbers": ({"normalisation": (0.5, 0.5)}, ConfigError, "`normalisation`"),
-    "zero deviation": ({"normalisation": ([0.5] * 3, [0, 1, 1])}, ConfigError, r"\(std\).* got 0, 1, 1"),
-    "mean of bytes": ({"normalisation": ([125] * 3, [0.2] * 3)}, ConfigError, r"\(mean\).* got 125"),
+    "zero deviation": ({"normalisation": ([0.5] * 3, [0, 1, 1])}, ConfigError, r"std: .* got 0, 1, 1"),
+    "mean of bytes": ({"normalisation": ([125] * 3, [0.2] * 3)}, ConfigError, r"mean: .* got 125"),
     "mean is NaN": (
         {"normalisation": Normalisation((0.5, float("nan"), 0.0), (1.0, 1.0, 1.0))},
         ConfigError,
-        r"\(mean\).* got 0\.5, nan, 0",
+        r"mean: .* got 0\.5, nan, 0",
     ),
     "two normalisations": (
         {"model": tiny_classifier(), "normalisation": NORMALISATION},

@@ -91,32 +91,30 @@ def test_compare_accepts_tables(images, labels):
     )
 
 
-def test_compare_rejects_incomparable_networks(images, labels):
-    table = robust201.evaluate(LinearNetwork(0), images, labels, ["clean"])
-    reversed_table = robust201.evaluate(LinearNetwork(1), images[::-1], labels[::-1], ["clean"])
-    with pytest.raises(ConfigError, match="they were evaluated on 2 different sets of images and labels"):
-        robust201.compare({"a": table, "b": reversed_table})
-    with pytest.raises(ConfigError, match="expected two or more networks, got 1"):
-        robust201.compare({"a": table})
-    fgsm_table = robust201.evaluate(LinearNetwork(1), images, labels, ["fgsm"])
-    with pytest.raises(ConfigError, match="a and b: they have no evaluated key and strength in common"):
-        robust201.compare({"a": table, "b": fgsm_table})
-
-
-def test_compare_rejects_custom_attacks_with_different_random_numbers(images, labels, tmp_path):
+def test_compare_rejects_incomparable_networks(images, labels, tmp_path):
     """Images of a batch share the random numbers of a custom attack, so the size of batches is part of its protocol."""
     path = tmp_path / "noise.py"
     path.write_text(
         "import torch\n\ndef perturb(model, images, labels, epsilon):\n"
         "    return (images + epsilon / 255 * (2 * torch.rand_like(images) - 1)).clamp(0, 1)\n"
     )
-    keys = {"noise": {"file": str(path), "norm": "Linf", "strengths": [8]}}
-    tables = {
-        name: robust201.evaluate(LinearNetwork(0), images, labels, keys, batch_size=batch_size)
-        for name, batch_size in {"a": 4, "b": 7}.items()
-    }
-    with pytest.raises(ConfigError, match=r"noise has different parameters \(batch_size\)"):
-        robust201.compare(tables)
+    noise = {"noise": {"file": str(path), "norm": "Linf", "strengths": [8]}}
+    pgd = {"pgd": {"epsilons": ["8/255"], "steps": 31}}
+
+    def evaluate(keys, seed=0, pixels=images, classes=labels, **options):
+        return robust201.evaluate(LinearNetwork(seed), pixels, classes, keys, **options)
+
+    clean, attacked = evaluate(["clean"]), evaluate(pgd)
+    for others, message in (
+        ([clean, evaluate(["clean"], 1, images[::-1], labels[::-1])], "2 different sets of images"),
+        ([clean], "expected two or more networks, got 1"),
+        ([clean, evaluate(["fgsm"], 1)], "0 and 1: they have no evaluated key and strength in common"),
+        ([evaluate(noise, batch_size=4), evaluate(noise, batch_size=7)], r"noise has .* \(batch_size\)"),
+        ([attacked, evaluate({"pgd": pgd["pgd"] | {"steps": 40}})], r"pgd has different parameters \(steps\)"),
+        ([attacked, robust201.evaluate(LinearNetwork(1), images, labels, pgd, seed=1)], r"parameters \(seed\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            robust201.compare({str(number): other for number, other in enumerate(others)})
 
 
 def test_compare_warns_about_parameters_once_per_call(images, labels):
@@ -127,17 +125,3 @@ def test_compare_warns_about_parameters_once_per_call(images, labels):
             robust201.compare([LinearNetwork(0), LinearNetwork(1), LinearNetwork(2)], images, labels, keys)
         messages = [str(warning.message) for warning in caught_warnings if issubclass(warning.category, RobustWarning)]
         assert len([message for message in messages if message.startswith("pgd.")]) == 1
-
-
-def test_compare_rejects_tables_with_different_parameters(images, labels):
-    fewer_steps, more_steps = (
-        robust201.evaluate(LinearNetwork(0), images, labels, {"pgd": {"epsilons": ["8/255"], "steps": steps}})
-        for steps in (31, 40)
-    )
-    with pytest.raises(ConfigError, match=r"a and b: pgd has different parameters \(steps\)"):
-        robust201.compare({"a": fewer_steps, "b": more_steps})
-    table_with_other_seed = robust201.evaluate(
-        LinearNetwork(1), images, labels, {"pgd": {"epsilons": ["8/255"], "steps": 31}}, seed=1
-    )
-    with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
-        robust201.compare([fewer_steps, table_with_other_seed])

@@ -112,12 +112,6 @@ def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
         table.save(tmp_path / "curves.jpg")
 
 
-def test_curves_of_subset_keep_image_positions():
-    table = compute_curves({"tiny": LogitsNetwork()}, {"fmn": {"steps": 3}}, count=10, seed=2)
-    assert len(table.distances) == 10
-    assert set(table.distances.index) <= set(range(20))
-
-
 def test_evaluate_warns_about_few_steps_of_minimum_norm_attack():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
         robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)

@@ -61,6 +61,8 @@ def test_quick_is_the_default_and_evaluates_a_reproducible_subset() -> None:
     default_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, seed=4, **OPTIONS)
     assert [*dict.fromkeys(default_table.table["key"])] == [*PRESETS["quick"]]
     assert (default_table.table["n_images"] == 20).all()
+    low, high = accuracy_intervals(default_table.table["accuracy"], 20)
+    assert (default_table.table["low"].tolist(), default_table.table["high"].tolist()) == (low.tolist(), high.tolist())
     assert (
         default_table.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, select_indices(20, 4))).tolist()
     )
@@ -84,12 +86,6 @@ def select_indices(count: int, seed: int) -> np.ndarray:
     return select(IMAGES, count=count, seed=seed).indices
 
 
-def test_intervals_are_based_on_number_of_evaluated_images() -> None:
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
-    low, high = accuracy_intervals(table.table["accuracy"], 20)
-    assert (table.table["low"].tolist(), table.table["high"].tolist()) == (low.tolist(), high.tolist())
-
-
 def test_summary_is_per_image_worst_case_over_attacks() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
     clean, attacked = table.summary.splitlines()
@@ -100,14 +96,10 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
     assert attacked.endswith(
         "withstand fgsm, pgd, aa_standard at epsilon 8/255 (Linf), each image under its worst attack."
     )
+    assert "AutoAttack" not in table.summary
+    fgsm = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons": ["1/255", "8/255"]}}, **OPTIONS)
+    assert all("AutoAttack" in line for line in fgsm.summary.splitlines())
     assert worst_case_accuracy <= table.table.set_index("key").loc[keys, "accuracy"].min()
-
-
-def test_summary_mentions_missing_autoattack() -> None:
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons": ["1/255", "8/255"]}}, **OPTIONS)
-    assert all("AutoAttack" in line for line in table.summary.splitlines())
-    with_autoattack = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
-    assert "AutoAttack" not in with_autoattack.summary
 
 
 def test_subset_results_match_results_on_all_images() -> None:
@@ -118,14 +110,6 @@ def test_subset_results_match_results_on_all_images() -> None:
         table_of_subset.outcomes, table_of_all_images.outcomes.loc[table_of_subset.outcomes.index]
     )
     assert "images" not in table_of_all_images.protocols["pgd"]
-
-
-def test_compare_accepts_tables_of_same_subset() -> None:
-    tables = {
-        str(seed): robust201.evaluate(TinyNetwork(seed), PIXELS, LABELS, count=count, **OPTIONS)
-        for seed, count in ((0, None), (1, 20))
-    }
-    assert set(robust201.compare(tables).table["n_images"]) == {20}
 
 
 class LinearNetwork(nn.Module):

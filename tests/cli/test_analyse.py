@@ -36,41 +36,28 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    json_result = robust201("analyse", "design", dataset, "--score", "pgd:1/255", "--out", tmp_path, "--json")
-    assert json_result.code == 0, json_result.err
-    tables = json.loads(json_result.out)["cifar10"]
+def test_design_prints_and_writes_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    options = ("--score", "pgd:1/255", "--out", tmp_path)
+    tables = json.loads(robust201("analyse", "design", dataset, *options, "--json").out)["cifar10"]
     largest_effect = max(tables["effects"], key=lambda row: row["effect"])
     assert (largest_effect["edge"], largest_effect["operation"]) == ("in→out", "skip")
-    all_accuracies = [compute_planted_accuracy(isomorph) for isomorph in cells.isomorphs()]
-    accuracies_with_skip = [
-        accuracy
-        for accuracy, spec in zip(all_accuracies, cells.specs(), strict=True)
-        if cells.parse(spec)[3] == "skip_connect"
-    ]
-    assert largest_effect["effect"] == pytest.approx(
-        sum(accuracies_with_skip) / len(accuracies_with_skip) - sum(all_accuracies) / len(all_accuracies), abs=1e-4
-    )
     assert sum(row["share"] for row in tables["variance"]) == pytest.approx(1)
     assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 6 * 5  # six edges, five operations
-    text_result = robust201("analyse", "design", dataset, "--score", "pgd:1/255")
-    assert text_result.code == 0, text_result.err
-    assert "effects of operations on pgd:1/255" in text_result.out
+    assert "effects of operations on pgd:1/255" in robust201("analyse", "design", dataset, *options).out
 
 
 def test_measures_compares_measures_with_parameter_count(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    result = robust201("analyse", "measures", dataset, "--keys", "pgd", "--json")
-    assert result.code == 0, result.err
+    options = ("--keys", "pgd", "--out", tmp_path)
+    result = robust201("analyse", "measures", dataset, *options, "--json")
     rows = {(row["measure"], row["strength"]): row for row in json.loads(result.out)["correlations"]}
     assert {measure for measure, _ in rows} == {"parameters", "flops"}
     assert rows["parameters", 1.0]["kendall"] > 0.3
     assert rows["parameters", 1.0]["gain"] == 0
     assert not rows["flops", 8.0]["beats_parameters"]
-    assert "pgd:8/255" in robust201("analyse", "measures", dataset, "--keys", "pgd").out
-    text_result = robust201("analyse", "measures", dataset, "--keys", "clean", "--out", tmp_path)
-    assert text_result.code == 0, text_result.err
-    assert "cifar10: parameters" in text_result.out
-    assert list(pd.read_csv(tmp_path / "correlations.csv")["key"].unique()) == ["clean"]
+    text = robust201("analyse", "measures", dataset, *options).out
+    assert "pgd:8/255" in text
+    assert "cifar10: parameters" in text
+    assert list(pd.read_csv(tmp_path / "correlations.csv")["key"].unique()) == ["pgd"]
 
 
 @pytest.mark.parametrize(
@@ -89,19 +76,6 @@ def test_analyses_reject_invalid_options(dataset: Path, robust201: RunCommand, a
     result = robust201("analyse", command, dataset, *options)
     assert result.code in {2, 4}, result.err
     assert message in " ".join(result.err.split())
-
-
-def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    for name in ("attacks", "rank-correlation-attacks", "best-cells"):
-        result = robust201("plot", name, dataset, "--out", tmp_path / f"{name}.csv")
-        assert result.code == 0, result.err
-    assert list(pd.read_csv(tmp_path / "attacks.csv"))[:3] == ["key", "strength", "low"]
-    assert list(pd.read_csv(tmp_path / "best-cells.csv", index_col=0).index) == [
-        "clean",
-        "mean adversarial",
-        "mean PGD",
-    ]
-    assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation-attacks.csv").read_text()
 
 
 ARCHITECTURES = (0, 2, 9, 10, 21, 55, 309, 991, 1462, 9930)

@@ -86,6 +86,7 @@ def test_networks_that_cannot_be_compared_are_one_line_errors(folder: Path, robu
         ("compare", ("nothere", folder / "short"), "'nothere'"),
         ("compare", (*saved, "--seed", 1), "--seed"),
         ("compare", (*saved, *data), "data="),
+        ("curves", (*saved, *data), "failed for data"),
         ("curves", (*saved, "--set", "fmn.steps=2"), "--set"),
         ("curves", (network, *data, "--keys", "pgd"), "'pgd'"),
         ("curves", (network, *data, "--out", folder / "c.jpg"), ".jpg"),

@@ -44,24 +44,11 @@ def lazy():
     from torch import nn
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
 
-class InPlace(TinyNetwork):
-    def forward(self, images):
-        return super().forward(images.mul_(0.5))
-
 class FailsForGradients(TinyNetwork):
     def forward(self, images):
         if images.requires_grad:
             raise RuntimeError("no gradients here")
         return super().forward(images)
-
-class Noisy(TinyNetwork):
-    def forward(self, images):
-        import torch
-        logits = super().forward(images)
-        return logits + 0.1 * torch.randn_like(logits)
-
-def noisy():
-    return Noisy()
 
 class AlwaysFails(TinyNetwork):
     def forward(self, images):
@@ -140,55 +127,38 @@ def margins(model, images, labels):
 """
 
 
+def settings_of(*settings: str) -> list[str]:
+    return [argument for setting in settings for argument in ("--set", f"my_tasks.{setting}")]
+
+
 def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunCommand) -> None:
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
-    attack_settings = ["norm=Linf", "strengths=8,32", "passes=2"]
-    measure_settings = ["kind=measure", "columns=margin"]
-    result = robust201(
-        *make_arguments(keys="clean,my_tasks.py", out="attack.csv"),
-        *(argument for setting in attack_settings for argument in ("--set", f"my_tasks.{setting}")),
-    )
+    attack = settings_of("norm=Linf", "strengths=8,32", "passes=2")
+    result = robust201(*make_arguments(keys="clean,my_tasks.py", out="attack.csv"), *attack)
     assert result.code == 0, result.err
     assert "Executing my_tasks.py (SHA-256 " in result.err
     csv_table = pd.read_csv(files / "attack.csv")
-    assert list(zip(csv_table["key"], csv_table["strength"], strict=True)) == [
-        ("clean", 0),
-        ("my_tasks", 8),
-        ("my_tasks", 32),
-    ]
+    assert csv_table[["key", "strength"]].to_numpy().tolist() == [["clean", 0], ["my_tasks", 8], ["my_tasks", 32]]
     assert csv_table["accuracy"].nunique() == 1  # one try returns the images unchanged
-    result = robust201(
-        *make_arguments(keys="my_tasks.py:margins", out="measure.csv"),
-        *(argument for setting in measure_settings for argument in ("--set", f"my_tasks.{setting}")),
-    )
-    assert result.code == 0, result.err
+    measure = settings_of("kind=measure", "columns=margin")
+    assert robust201(*make_arguments(keys="my_tasks.py:margins", out="measure.csv"), *measure).code == 0
     assert pd.read_csv(files / "measure.csv")["margin"].notna().all()
-
-
-def test_custom_task_accepts_parameters_and_must_respect_its_epsilon(files: Path, robust201: RunCommand) -> None:
-    (files / "my_tasks.py").write_text(CUSTOM_TASKS)
-    options = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
-    error_line = robust201(*make_arguments(keys="my_tasks.py"), *options).error_line(3)
+    too_far = settings_of("norm=Linf", "strengths=8", "parameters.tries=2")
+    error_line = robust201(*make_arguments(keys="my_tasks.py"), *too_far).error_line(3)
     assert "expected Linf distances up to epsilon" in error_line
 
 
 def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
-    keys = {
-        "mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]},
-        "pgd": {"epsilons": ["8/255"], "steps": 3},
-    }
+    arguments = (TinyNetwork(seed=0), IMAGES.images, IMAGES.labels)
+    mine = {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}
+    keys = {"mine": mine, "pgd": {"epsilons": ["8/255"], "steps": 3}}
     with pytest.warns(RobustWarning):
-        table = evaluate(TinyNetwork(seed=0), IMAGES.images, IMAGES.labels, keys, normalisation=NORMALISATION)
+        table = evaluate(*arguments, keys, normalisation=NORMALISATION)
     assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under its worst attack" in table.summary
     assert len(table.protocols["mine"]["file_sha256"]) == 64
     with pytest.raises(ConfigError, match="select images of a sweep"):
-        evaluate(
-            TinyNetwork(seed=0),
-            IMAGES.images,
-            IMAGES.labels,
-            {"mine": {"file": "my_tasks.py", "kind": "measure", "columns": ["margin"], "images": 5}},
-        )
+        evaluate(*arguments, {"mine": {"file": "my_tasks.py", "kind": "measure", "columns": ["margin"], "images": 5}})
 
 
 def test_evaluate_without_keys_runs_preset_quick(
@@ -217,21 +187,6 @@ def test_commands_check_keys_before_executing_files(files: Path, robust201: RunC
         result = robust201(*argv, *options)
         assert message in result.error_line(2)
         assert "Executing" not in result.err
-
-
-@pytest.mark.parametrize("keys", ["autoattack", "clean,autoattack"])
-def test_evaluate_accepts_key_groups(files: Path, robust201: RunCommand, keys: str) -> None:
-    short_options = (
-        "--set",
-        "autoattack.steps=3",
-        "--set",
-        "autoattack.queries=5",
-        "--set",
-        "autoattack.epsilons=8/255",
-    )
-    result = robust201(*make_arguments(keys=keys, out="results.csv"), *short_options)
-    assert result.code == 0, result.err
-    assert pd.read_csv(files / "results.csv")["key"].tolist()[-1] == "aa_standard"
 
 
 def write_invalid_files(folder: Path) -> None:
@@ -333,17 +288,15 @@ def test_evaluate_reports_failure_during_an_attack_in_one_line(files: Path, robu
 
 
 def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
-    settings = ("--set", "pgd.steps=2", "--set", "pgd.epsilons=8/255", "--set", "pgd.rel_stepsize=1")
-    result = robust201(*make_arguments(keys="clean,pgd", out="results.csv"), *settings)
-    assert result.code == 0, result.err
-    expected = evaluate(
-        TinyNetwork(seed=0),
-        IMAGES.images,
-        IMAGES.labels,
-        ["clean", {"pgd": {"steps": 2, "epsilons": ["8/255"], "rel_stepsize": 1}}],
-        normalisation=NORMALISATION,
-        progress=False,
-    )
+    names = ("pgd.steps=2", "pgd.epsilons=8/255", "pgd.rel_stepsize=1", "autoattack.epsilons=8/255")
+    settings = [
+        argument for name in (*names, "autoattack.queries=5", "autoattack.steps=3") for argument in ("--set", name)
+    ]
+    assert robust201(*make_arguments(keys="clean,pgd,autoattack", out="results.csv"), *settings).code == 0
+    fields = {"pgd": {"steps": 2, "epsilons": ["8/255"], "rel_stepsize": 1}}
+    autoattack = {"aa_standard": {"epsilons": ["8/255"], "queries": 5, "steps": 3}}
+    arguments = (TinyNetwork(seed=0), IMAGES.images, IMAGES.labels, {"clean": {}, **fields, **autoattack})
+    expected = evaluate(*arguments, normalisation=NORMALISATION, progress=False)
     csv_table = pd.read_csv(files / "results.csv", keep_default_na=False)
     pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.table.drop(columns="seconds"))
 

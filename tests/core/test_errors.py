@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import describe_read_error, one_line
+from robust201.core.errors import MAX_MESSAGE_LENGTH, RobustError, describe_read_error, one_line
 from tests.conftest import RunCommand
 
 
@@ -28,6 +28,13 @@ def test_one_line_shortens_text() -> None:
     assert one_line("a\n  b.\n") == "a b"
     assert one_line(ValueError()) == "ValueError"
     assert len(one_line("x" * 1000)) == 300
+
+
+def test_long_error_messages_keep_beginning_and_end() -> None:
+    output = str(RobustError(f"Reading failed for x: expected y, got {'z' * 1_000_000}. Do this."))
+    assert len(output) < MAX_MESSAGE_LENGTH + 100
+    assert output.startswith("Reading failed for x")
+    assert output.endswith("Do this.")
 
 
 def test_error_for_a_damaged_plan_does_not_quote_it(finished_results: Path, robust201: RunCommand) -> None:

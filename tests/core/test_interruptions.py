@@ -1,4 +1,4 @@
-"""Runs handle signals, drain deadlines, lost workers, unresponsive processes and leftover files."""
+"""Signals end commands, and leftover files are removed."""
 
 import os
 import signal

@@ -27,6 +27,7 @@ def test_incomplete_results_need_partial(make_sweep, tmp_path, robust201):
     assert not (tmp_path / "out").exists()
     result = robust201(*arguments, "--partial")
     assert (result.code, "missing: 4 evaluations of digits fgsm" in result.err) == (3, True)
+    assert (tmp_path / "out/missing.json").exists()
     run_inline(make_sweep(keys=KEYS))
     assert robust201(*arguments).code == 0
     assert not (tmp_path / "out/missing.json").exists()

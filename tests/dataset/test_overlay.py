@@ -9,7 +9,7 @@ import pytest
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
-from robust201.core.records import EvaluationProtocol
+from robust201.core.records import content_digest
 from robust201.dataset.reader import Dataset
 from robust201.figures.report import write_report
 from tests.support.fabricated import FabricatedStore, export, make_plan
@@ -88,7 +88,7 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
     second_folder = write_measure(tmp_path / "second", {"2": 5.0}, SECOND_PROTOCOL)
     dataset = Dataset(first_folder, second_folder)
     digests = [
-        EvaluationProtocol.of({"dataset": "cifar10", "key": "jacobian", **protocol}).digest[:8]
+        content_digest({"dataset": "cifar10", "key": "jacobian", **protocol})[:8]
         for protocol in (FIRST_PROTOCOL, SECOND_PROTOCOL)
     ]
     message = (

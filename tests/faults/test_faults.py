@@ -5,41 +5,30 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
-from pathlib import Path
 
-import psutil
 import pytest
-import yaml
 
 from robust201.core.files import WRITE_STEPS
-from robust201.run.guard import session_processes
-from robust201.store.events import read_all_events
-from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
-from tests.support.runs import export_bytes, run_inline
+from tests.support.runs import export_bytes, read_state, run_inline
+from tests.support.trials import HANG_SECONDS, KEYS, Trial, assert_all_ended, remove_half, wait_for_parts
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
 
-SEED = os.environ.get("FAULT_SEED", "1")
 REPEATS = int(os.environ.get("FAULT_REPEATS", "12"))
-HANG_SECONDS = 60.0
-"""Time within which a run must end after a process that it cannot replace was killed."""
-
-KEYS = {
-    "clean": {},
-    "fgsm": {"epsilons": ["1/255", "8/255"]},
-    "pgd": {"epsilons": ["1/255", "8/255"], "steps": 3},
-    "brightness": {"severities": [1, 5]},
-}
 VICTIMS = ("worker", "raylet", "gcs_server", "child", "guard", "ray")
+DEADLY = """
+import os, signal
+
+def perturb(model, images, labels, strength):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 DIE_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
@@ -61,95 +50,6 @@ def write(path, **options):
 local.atomic_write = write
 main()
 """
-
-
-class Trial:
-    """A sweep that is run while faults are injected."""
-
-    def __init__(self, folder: Path, **execution) -> None:
-        self.folder, self.results, self.rng = folder, folder / "results", random.Random(f"{SEED} {folder.name}")
-        self.sweep, self.log = folder / "sweep.yaml", folder / "log.txt"
-        fields = {
-            "name": "faults",
-            "results": str(self.results),
-            "network": {"channels": 4, "cells": 1},
-            "checkpoints": {"path": "bundled:benchmark_data/demo"},
-            "architectures": [0, 3, 9, 10, 21],
-            "datasets": {"digits": {"corruptions": {"source": "generated"}}},
-            "images": {"count": 20, "seed": 0},
-            "keys": KEYS,
-            "execution": {"executor": "ray", "workers": 2, "device": "cpu", "gmacs_per_second": 1e-4} | execution,
-        }
-        self.sweep.write_text(yaml.safe_dump(fields))
-
-    @property
-    def config(self):
-        return load_config(self.sweep)
-
-    def start(self, *options, program=("-m", "robust201"), **variables):
-        with self.log.open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, *program, "run", str(self.sweep), *options],
-                stdout=log,
-                stderr=log,
-                cwd=REPOSITORY,
-                env=os.environ | variables,
-                start_new_session=True,
-            )
-
-    def find(self, process, victim):
-        """Return the processes to kill; the guard starts a child in a session of its own, in which Ray runs too."""
-        children = psutil.Process(process.pid).children()
-        if victim == "guard" or not children:
-            return [psutil.Process(process.pid)] if victim == "guard" else []
-        session = session_processes(children[0].pid)
-        if victim == "child":
-            return children
-        if victim == "ray":
-            return [other for other in session if other.pid != children[0].pid]
-        return [other for other in session if _name_of(other) == victim][:1]
-
-    def kill(self, process, victim):
-        """Kill a process of a run; return the ids of the processes that must end with it, or None if there was none."""
-        with suppress(psutil.NoSuchProcess):
-            children = psutil.Process(process.pid).children()
-            session = {other.pid for child in children for other in session_processes(child.pid)}
-            targets = self.find(process, victim)
-            for target in targets:
-                target.kill()
-            return session if targets else None
-        return None
-
-    def end(self, process, seconds=400.0):
-        """Wait for the end of a run; return its exit code."""
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {seconds:g} s: {self.log.read_text()[-500:]}") from None
-
-    def complete(self, *options):
-        assert any(self.end(self.start(*options)) == 0 for _ in range(4)), self.log.read_text()[-500:]
-
-
-def _name_of(process):
-    try:
-        command = " ".join(process.cmdline())
-        return "worker" if "ray::_Actor" in command else Path(command.split(" ", 1)[0]).name
-    except psutil.Error:
-        return ""
-
-
-def assert_all_ended(pids):
-    deadline = time.monotonic() + HANG_SECONDS
-    while alive := [pid for pid in pids if psutil.pid_exists(pid) and _is_alive(pid)]:
-        assert time.monotonic() < deadline, f"orphans: {[_name_of(psutil.Process(pid)) for pid in alive]}"
-        time.sleep(0.2)
-
-
-def _is_alive(pid):
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -178,11 +78,36 @@ def test_random_kills_end_with_the_same_bytes(tmp_path, expected):
     assert export_bytes(trial.config, tmp_path / "export") == expected
 
 
-def remove_half(trial):
-    """Delete half of the shards if most exist, so that there is always work."""
-    shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
-    for path in trial.rng.sample(shards, len(shards) // 2) if len(shards) > 15 else ():
-        path.unlink()
+def test_killed_worker_costs_only_its_part_and_deadly_parts_are_reported(tmp_path):
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    keys = KEYS | {"deadly": {"file": str(tmp_path / "deadly.py"), "strengths": [1]}}
+    trial = Trial(tmp_path, {"keys": keys, "architectures": [21]})  # the deadly attack is one part
+    process = trial.start("--allow-code")
+    wait_for_parts(trial, process, 3)
+    assert trial.kill(process, "worker")
+    assert trial.end(process) == 3
+    assert [part.label for part in read_state(trial.results).missing()] == ["#21 digits deadly"]
+    (line,) = [line for line in trial.log.read_text().splitlines() if line.startswith("failed")]
+    assert "#21 digits deadly" in line
+
+
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server", "child"])
+@pytest.mark.parametrize("moment", ["start", "parts"])
+def test_loss_of_ray_is_exit_code_3_and_the_next_run_completes(tmp_path, expected, victim, moment):
+    trial = Trial(tmp_path)
+    process, deadline = trial.start(), time.monotonic() + 100
+    if moment == "parts":
+        wait_for_parts(trial, process)
+    while (session := trial.kill(process, victim)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    code = trial.end(process, HANG_SECONDS)
+    # Workers may have computed all parts before Ray notices that the raylet or the head is gone.
+    outcomes = {(3, 1), (0, 0)} if moment == "parts" and victim != "child" else {(3, 1)}
+    assert (code, trial.log.read_text().count("error: ")) in outcomes, trial.log.read_text()
+    assert_all_ended(session)
+    trial.complete("--executor", "inline")
+    assert export_bytes(trial.config, tmp_path / "export") == expected
 
 
 def test_killed_inline_runs_end_with_the_same_bytes(tmp_path, expected):
@@ -244,18 +169,6 @@ def test_signals_drain_and_two_signals_stop(tmp_path, expected, executor):
     assert export_bytes(trial.config, tmp_path / "export") == expected
 
 
-def wait_for_parts(trial, process, count=2):
-    deadline = time.monotonic() + 120
-    before = count_done(trial)
-    while count_done(trial) < before + count and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def count_done(trial):
-    return sum(event["event"] == "done" for event in read_all_events(trial.results))
-
-
 @pytest.mark.parametrize("executor", ["inline", "ray"])
 def test_full_disk_ends_the_run_with_code_4(tmp_path, expected, executor):
     trial = Trial(tmp_path, executor=executor)
@@ -267,7 +180,7 @@ def test_full_disk_ends_the_run_with_code_4(tmp_path, expected, executor):
         plan = [sys.executable, "-m", "robust201", "plan", str(trial.sweep), "--save"]
         subprocess.run(plan, check=True, capture_output=True)
         used = shutil.disk_usage(trial.results).used // 1024
-        resize(trial.results, f"{used + 440}k")
+        resize(trial.results, f"{used + 250}k")  # a whole run needs 400 KiB
         assert trial.end(trial.start()) == 4
         assert "the disk is full" in trial.log.read_text()
         assert not list(trial.results.rglob(".*.tmp"))

@@ -127,22 +127,3 @@ def test_sweep_on_grey_images_needs_network_with_one_channel(
     result = robust201("run", "--allow-code", write_custom_sweep(dataset, results=str(tmp_path / "other")))
     assert result.code == 3
     assert "1 channels instead" in result.err
-
-
-INVALID_SECTIONS = {
-    "too many classes": ({"classes": 70_000}, "classes: expected at most 32,767, got 70000"),
-    "matrix of too many classes": ({"classes": 5000}, "cm of the 5,000 classes of mine is too large"),
-    "shorter than the image": ({"resize": {"shorter_side": 8}}, r"expected a shorter side of 16"),
-    "means of one channel": ({"normalisation": {"mean": [0.5], "std": [0.2]}}, "expected 3 numbers, one per channel"),
-}
-
-
-@pytest.mark.parametrize("fault", INVALID_SECTIONS)
-def test_invalid_dataset_section_gives_one_line_error(
-    photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, fault: str
-) -> None:
-    changes, message = INVALID_SECTIONS[fault]
-    error_line = robust201(
-        "plan", write_custom_sweep(dataset_section(photos, **changes), measurements=["cm"])
-    ).error_line(2)
-    assert message in error_line

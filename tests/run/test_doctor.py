@@ -51,18 +51,6 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
     assert "wrong gradients in bfloat16. Set `precision` to fp32" in robust201("run", sweep).error_line(2)
 
 
-@pytest.mark.parametrize(
-    ("has_avx512", "detail"), [(True, "results are the same."), (False, "confidences may differ in their last digits.")]
-)
-def test_doctor_reports_whether_results_change_without_native_library(
-    monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
-) -> None:
-    monkeypatch.setattr(native, "unavailable_reason", lambda: "no library")
-    monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: has_avx512)
-    kernels = next(check for check in examine(None) if check.what == "cpu kernels")
-    assert kernels.detail.endswith(detail)
-
-
 @pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
 def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "unavailable_reason", lambda: None)
@@ -71,12 +59,6 @@ def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPat
     check = next(check for check in examine(None) if check.what == "cpu kernels")
     assert check.ok
     assert "PyTorch's, since the native library cannot be used: it was not compiled." in check.detail
-
-
-def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    section = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
-    problems = {check.what: check for check in examine(make_sweep(datasets={"cifar10": section})) if not check.ok}
-    assert set(problems) >= {"cifar10"}
 
 
 @pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])

@@ -147,13 +147,6 @@ def test_start_weights_must_exist_intact_and_final(tmp_path: Path) -> None:
     assert run_trainings(tuned_config).is_complete
 
 
-def test_recipes_limit_a_run(tmp_path: Path) -> None:
-    config = make_config_with_both_recipes(tmp_path)
-    tally = run_trainings(config, Filters(recipes=("plain",)))
-    assert (tally.is_complete, tally.n_planned) == (True, 2)
-    assert {record.recipe for record in CheckpointStore(config.store).records()} == {"plain"}
-
-
 def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
     data_sections = {

@@ -92,19 +92,17 @@ def test_is_out_of_memory_recognises_errors_of_all_libraries(error: Exception) -
     assert is_out_of_memory(chained_error.value)
 
 
-def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) -> None:
-    sizes = limit_memory(2)
-    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250))
-    assert tally.is_complete
-    assert running_minima(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
-
-
-def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) -> None:
-    sizes = limit_memory(8)
-    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250))
-    assert tally.is_complete
-    # The minimum batch size of an inference network is eight.
-    assert running_minima(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
+@pytest.mark.parametrize(
+    ("engine", "limit", "sizes"),
+    [
+        ("reference", 2, [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]),
+        ("fused", 8, [N_SAMPLES, N_SAMPLES // 2, 8]),  # the minimum batch size of an inference network is eight
+    ],
+)
+def test_micro_batch_is_halved(make_sweep: MakeSweep, limit_memory, engine, limit, sizes) -> None:
+    recorded = limit_memory(limit)
+    assert run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250)).is_complete
+    assert running_minima(recorded) == sizes
 
 
 @pytest.mark.parametrize("key", ["pgd", "brightness"])

@@ -188,23 +188,24 @@ def test_folder_keeps_its_location(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    "url",
     [
-        ("s3://user:secret@host/bucket", "without a user or password"),
-        ("s3://", "such as s3://bucket/prefix"),
-        ("file://relative/path", "file:///FOLDER"),
-        ("s3://key:sec/ret-secret@bucket/prefix", "without a user or password"),
-        ("key:secret@bucket", "without a user or password"),
-        ("abfs://user:secret@account.dfs.core.windows.net/paper", "without a user or password"),
-        ("s3://bucket/prefix?X-Amz-Signature=secret", "a query"),
-        ("s3://bucket/prefix#secret", "a fragment"),
-        ("s3://bucket/pre\nfix-secret", "an unprintable character"),
-        ("memory://bucket/prefix", "separate in each process"),
-        ("${NO_SUCH_NAME}/prefix", "NO_SUCH_NAME to be set"),
+        "s3://user:secret@host/bucket",
+        "s3://",
+        "file://relative/path",
+        "s3://key:sec/ret-secret@bucket/prefix",
+        "key:secret@bucket",
+        "abfs://user:secret@account.dfs.core.windows.net/paper",
+        "s3://bucket/prefix?X-Amz-Signature=secret",
+        "s3://bucket/prefix#secret",
+        "s3://bucket/pre\nfix-secret",
+        "memory://bucket/prefix",
+        "simplecache::s3://bucket/prefix",
+        "s4://bucket/prefix",
+        "${NO_SUCH_NAME}/prefix",
     ],
 )
-def test_unsuitable_urls_are_rejected(sweep_fields, url, message):
+def test_unsuitable_urls_are_rejected(sweep_fields, url):
     with pytest.raises(ConfigError, match="shards: expected") as error_info:
         parse_config(sweep_fields(shards=url), "test")
-    assert message in str(error_info.value)
     assert "secret" not in str(error_info.value)

@@ -62,25 +62,17 @@ def find_problems(fields: Fields) -> Iterator[str]:
 def find_cloud_problems(fields: Fields) -> Iterator[str]:
     if not fields["provider"].get("region"):
         yield "no region"
-    docker, node_types = fields.get("docker", {}), fields["available_node_types"]
-    for role in ("head", "worker"):
-        image = docker.get(f"{role}_image") or docker.get("image") or ""
-        if not re.fullmatch(rf"\S+:{re.escape(RAY_PIN)}-py311(-\w+)?", image):
-            yield f"{role} image {image!r} is not an image of Ray {RAY_PIN}"
-    head = node_types[fields["head_node_type"]]
-    if head["resources"].get("GPU") != 0 or head["resources"].get("CPU") != 0 or head.get("max_workers") != 0:
+    if not all(f":{RAY_PIN}-py311" in fields["docker"][f"{role}_image"] for role in ("head", "worker")):
+        yield f"no image of Ray {RAY_PIN}"
+    nodes = dict(fields["available_node_types"])
+    head = nodes.pop(fields["head_node_type"])
+    if head["resources"] != {"CPU": 0, "GPU": 0} or head["max_workers"] != 0:
         yield "the head accepts work"
-    workers = [node for name, node in node_types.items() if name != fields["head_node_type"]]
-    if sum(node.get("max_workers", 0) for node in workers) != fields["max_workers"]:
-        yield "max_workers is not the sum over the worker types"
-    for node in workers:
-        if not 0 <= node.get("min_workers", -1) <= node.get("max_workers", -1):
-            yield "min_workers above max_workers"
+    for node in nodes.values():
         if not node["resources"].get("GPU"):
             yield "a worker without a GPU"
         if node["node_config"].get("InstanceMarketOptions") != {"MarketType": "spot"}:
             yield "a worker that is not a spot machine"
-    yield from ("no instance type" for node in node_types.values() if not node["node_config"].get("InstanceType"))
 
 
 @pytest.mark.parametrize("name", LAUNCHER_FILES)

@@ -146,10 +146,6 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, time: str | 
         ("--time", "tomorrow"),
         ("--time", "0"),
         ("--gpus-per-task", "a100"),
-        ("--extra", "partition=gpu"),
-        ("--extra", "--constraint=a\n#SBATCH --uid=0"),
-        ("--setup", "if true; then"),
-        ("--setup", "echo 'open"),
     ],
 )
 def test_invalid_option_is_named_and_nothing_is_written(
@@ -228,9 +224,6 @@ def test_task_with_progress_is_requeued(write_program: WriteProgram, has_progres
     assert "submit again" in lines[-1]
 
 
-@pytest.mark.parametrize(
-    "environment", [{}, ENVIRONMENT | {DRAIN_VARIABLE: "soon"}, ENVIRONMENT | {DRAIN_VARIABLE: "-1"}]
-)
-def test_environment_without_a_task_is_an_error(environment: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"--slurm-requeue|ROBUST201_DRAIN_SECONDS"):
-        ArrayTask.of(environment)
+def test_process_without_a_task_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="--slurm-requeue"):
+        ArrayTask.of({})

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from robust201.sweep.loading import parse_training
 from robust201.sweep.training_config import TrainingConfig
 from tests.training.support import ONE_CONVOLUTION, make_images
 
@@ -53,7 +52,7 @@ def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def make_training_config(folder: Path, **changes: Any) -> TrainingConfig:
-    return parse_training(training_fields(folder, **changes), "test")
+    return TrainingConfig.model_validate(training_fields(folder, **changes))
 
 
 def hash_weight_files(store: Path) -> dict[str, str]:

@@ -23,6 +23,10 @@ def digits_fields(**fields: Any) -> dict[str, Any]:
     return {"datasets": {"digits": fields}}
 
 
+def own_dataset(**fields: Any) -> dict[str, Any]:
+    return {"keys": {"clean": {}}, "datasets": {"mine": {"path": ".", "classes": 10, "image_size": 16} | fields}}
+
+
 @pytest.mark.parametrize(
     ("changes", "subject"),
     [
@@ -43,7 +47,7 @@ def digits_fields(**fields: Any) -> dict[str, Any]:
         # types
         ({"architectures": ["conv"]}, "'conv'"),
         ({"architectures": [True]}, "got True"),
-        ({"architectures": [["x"] * 1000]}, "names of architectures"),
+        ({"architectures": [["x"] * 1000]}, "architectures"),
         ({"execution": {"micro_batch": True}}, "execution.micro_batch"),
         ({"seed": False}, "seed: "),
         ({"keys": {"pgd": {"steps": True}}}, "keys.pgd.steps: "),
@@ -72,7 +76,13 @@ def digits_fields(**fields: Any) -> dict[str, Any]:
         ({"execution": {"drain_seconds": float("inf")}}, "execution.drain_seconds"),
         (digits_fields(normalisation={"mean": [float("nan"), 0, 0], "std": [1, 1, 1]}), "normalisation.mean.0"),
         (digits_fields(normalisation={"mean": [0, 0, 0], "std": [-1, 1, 1]}), "normalisation.std.0"),
+        (digits_fields(normalisation={"mean": [125, 123, 114], "std": [0.2] * 3}), "normalisation: mean: "),
+        (digits_fields(normalisation={"mean": [0.5] * 3, "std": [63, 62, 66]}), "normalisation: std: "),
+        (digits_fields() | {"keys": {"clean": {}, "fog": {}}}, "keys.fog: "),
         ({"datasets": {"mine": {"path": ".", "classes": 40_000}}}, "classes: "),
+        (own_dataset(classes=5000) | {"measurements": ["cm"]}, "cm of the 5,000 classes of mine is too large"),
+        (own_dataset(resize={"shorter_side": 8}), "a shorter side of 16"),
+        (own_dataset(normalisation={"mean": [0.5], "std": [0.2]}), "expected 3 numbers, one per channel"),
         (weights_fields(path="store", steps=[5, -1]), "weights.steps.1"),
         (weights_fields(random={"seeds": [0, 0]}), "distinct"),
         (weights_fields(random={"seeds": [2**64]}), "weights.random.seeds.0"),
@@ -85,7 +95,6 @@ def digits_fields(**fields: Any) -> dict[str, Any]:
         ({"keys": {"aa_apgd-ce": {"epsilons": ["1/255", "8/255"], "steps": 100_000, "restarts": 20}}}, "12,000,132"),
         ({"keys": {"mine": {"file": "mine.py", "passes": 1e12}}}, "keys.mine"),
         ({"keys": {"grid775": {"rotations": 100_000}}}, "rotations"),
-        (weights_fields(path=".", seeds=[*range(200)], steps=[*range(200)]), "weights: "),
         # paths
         ({"results": ""}, "results: "),
         ({"results": "a\0b"}, "expected a path"),

@@ -59,20 +59,3 @@ def test_threat_model_job_has_one_strength_per_key(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     config = load_config(REPOSITORY / "jobs/threat-model.yaml")
     assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
-
-
-def test_measures_jobs_have_equal_keys_and_images_and_different_modes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
-    trained_config, random_config = (
-        load_config(REPOSITORY / f"jobs/measures-{weights_name}.yaml") for weights_name in ("trained", "random")
-    )
-    assert list(trained_config.tasks) == list(random_config.tasks) == ["jacobian", "hessian_weights", "hessian_input"]
-    assert random_config.tasks["hessian_input"].columns == ("batch_largest", "batch_largest_sd")
-    for config, mode in ((trained_config, "evaluation"), (random_config, "training")):
-        for key, parameters in config.parameters.items():
-            fields = parameters.model_dump()
-            assert (fields["split"], fields["images"], fields["batch"]) == ("train", 2560, 256)
-            assert parameters.identity()["mode"] == mode
-            assert set(parameters.identity()["columns"]) == set(config.tasks[key].columns)

@@ -159,10 +159,3 @@ def test_changed_inputs_are_explained():
     assert files.explain(other_weights, protocols, plan.facts) == {NEW_WEIGHTS: (["clean", "pgd"], 6)}
     assert Files().explain(plan) == {NEW: (["clean", "pgd"], 6)}
     assert files.explain(plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False))) == {NEW_SLICES: (["clean", "pgd"], 18)}
-
-
-def test_filters_keep_units():
-    plan = plan_of()
-    narrow = plan.narrow(architectures=[21], keys=["pgd"])
-    assert [key.units.tolist() for key in narrow.keys] == [[plan.keys[1].units[1]]]
-    assert plan.narrow(datasets=["mnist"]).n_evaluations == 0

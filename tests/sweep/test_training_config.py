@@ -19,9 +19,7 @@ def make_recipes(**changes: Any) -> dict[str, Any]:
     return {"plain": RECIPE | changes}
 
 
-# `extra_datasets` and `trains_on_bright` are not fields: the test changes the section `datasets` accordingly.
-DIGITS_MIXTURE = {"mixture": {"robust": "digits", "alpha": 0.5}}
-DIGITS_START = RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}
+# `trains_on_bright` is not a field: the test changes the section `datasets` accordingly.
 INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"recipes": {}}, "recipes: "),
     ({"recipe": {}}, "'recipe'"),
@@ -33,13 +31,7 @@ INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"recipes": make_recipes(on=["brigth"])}, "recipes.plain.on: "),
     ({"recipes": make_recipes(on=[])}, "recipes.plain.on: "),
     ({"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})}, "plain.data.mixture.robust: "),
-    ({"recipes": make_recipes(data=DIGITS_MIXTURE, on=["bright"]), "extra_datasets": ["digits"]}, "`classes`"),
     ({"recipes": make_recipes(start={"recipe": "plain", "dataset": "bright"})}, "cycle"),
-    ({"recipes": make_recipes() | {"tuned": DIGITS_START}}, "recipes.tuned.start.dataset: "),
-    (
-        {"recipes": make_recipes() | {"tuned": DIGITS_START | {"on": ["bright"]}}, "extra_datasets": ["digits"]},
-        "recipes.tuned.start: ",
-    ),
     ({"trains_on_bright": False}, "at least one dataset to train on"),
     ({"seeds": [1, 1]}, "distinct"),
     ({"seeds": [-1]}, "at least 0"),
@@ -53,7 +45,6 @@ INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("changes", "subject"), INVALID_CONFIGS)
 def test_invalid_training_config_gives_one_line_error(tmp_path: Path, changes: dict[str, Any], subject: str) -> None:
     fields = training_fields(tmp_path, **changes)
-    fields["datasets"] |= {dataset: {} for dataset in fields.pop("extra_datasets", [])}
     if not fields.pop("trains_on_bright", True):
         fields["datasets"]["bright"]["train"] = False
     path = tmp_path / "train.yaml"

@@ -55,28 +55,24 @@ def iter_class_summaries(
         ResultsError: a file is damaged, lacks a strength, or has values with different numbers of classes.
     """
     n_classes: int | None = None
-    for key in keys:
-        if not reader.has(dataset, key, measure):
-            continue
+    for key in (key for key in keys if reader.has(dataset, key, measure)):
         summaries: dict[float, list[Array]] = {}
         for rows in reader.iter_rows(dataset, key, measure):
-            first_column = next(iter(rows.columns.values()))
-            n_classes = first_column.shape[-1] if n_classes is None else n_classes
-            if first_column.shape[-1] != n_classes:
+            matrices = next(iter(rows.columns.values()))
+            n_classes = n_classes or matrices.shape[-1]
+            if matrices.shape[-1] != n_classes:
                 raise ResultsError(
                     f"Reading {dataset} {key} {measure} failed for {reader.path}: expected {n_classes} classes, as in "
                     "other values. Export or download the file again."
                 )
-            values = first_column if measure == "cm" else _summarise_confidences(*rows.columns.values())
+            values = matrices if measure == "cm" else _summarise_confidences(*rows.columns.values())
             for strength in np.unique(rows.strengths).tolist():
-                at_strength = values[rows.strengths == strength]
-                if measure != "cm":
-                    summaries.setdefault(strength, []).append(at_strength)
-                else:
-                    total = summaries.setdefault(strength, [np.zeros(first_column.shape[1:])])
-                    total[0] += at_strength.sum(axis=0, dtype=np.float64)
+                block = values[rows.strengths == strength]
+                block = block.sum(axis=0, dtype=np.float64, keepdims=True) if measure == "cm" else block
+                summaries.setdefault(strength, []).append(block)
         for strength in sorted(summaries):
-            yield key, strength, np.concatenate(summaries[strength]) if measure != "cm" else summaries[strength][0]
+            blocks = np.concatenate(summaries[strength])
+            yield key, strength, blocks.sum(axis=0) if measure == "cm" else blocks
 
 
 def confidence_quartiles(reader: Dataset, dataset: str, keys: Sequence[str]) -> pd.DataFrame:

@@ -34,26 +34,27 @@ class Effects(NamedTuple):
             of the effect's 95% interval, from a bootstrap over isomorphism classes.
         variance: one row per edge, per pair of edges (``a & b``) and for the remainder: `edges`, `freedom` (degrees of
             freedom) and `share` (fraction of the variance over all cells, in [0, 1]); the fractions sum to 1.
-        pairs: one row per pair of edges and of operations on them: `edges`, `operations`, `mean` and `interaction` (the
-            difference between the pair's effect and the sum of its two single effects).
     """
 
     operations: pd.DataFrame
     variance: pd.DataFrame
-    pairs: pd.DataFrame
 
 
 def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -> Effects:
-    """Compute the effects of operations and of their pairs over all cells of the space.
+    """Compute the effects of operations over all cells of the space.
 
     Raises:
         ResultsError: the architectures are not cells, or an isomorphism class has no evaluated cell.
     """
-    space = _require_cell_space(results)
+    space = results.space
+    if space is None:
+        raise ResultsError(
+            f"Analysing cells failed for {results.name}: its architectures are not cells. Choose a dataset of cells."
+        )
     specs = space.specs()
     isomorphs = np.asarray(space.isomorphs())
     accuracies_by_class = accuracies.dropna()
-    missing_classes = classes_without_accuracy(results, accuracies)
+    missing_classes = np.setdiff1d(isomorphs, accuracies_by_class.index.to_numpy())  # ids of their representatives
     if len(missing_classes):
         raise ResultsError(
             f"Computing effects of operations failed for {results.name}: {len(missing_classes):,} of the "
@@ -83,16 +84,11 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
         (label, n_operations - 1, float(np.square(edge_effects).mean()))
         for label, edge_effects in zip(space.edge_labels, effects, strict=True)
     ]
-    pairs: list[tuple[str, str, float, float]] = []
     for first_edge, second_edge in itertools.combinations(edges, 2):
         means = table.mean(axis=tuple(axis for axis in edges if axis not in (first_edge, second_edge)))
         interaction = means - mean - effects[first_edge][:, None] - effects[second_edge][None, :]
         label = f"{space.edge_labels[first_edge]} & {space.edge_labels[second_edge]}"
         variance.append((label, (n_operations - 1) ** 2, float(np.square(interaction).mean())))
-        pairs += [
-            (label, f"{operation_labels[i]} & {operation_labels[j]}", float(means[i, j]), float(interaction[i, j]))
-            for i, j in np.ndindex(interaction.shape)
-        ]
     explained_degrees_of_freedom = sum(degrees_of_freedom for _, degrees_of_freedom, _ in variance)
     explained_variance = sum(component for *_, component in variance)
     variance.append(
@@ -103,7 +99,6 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
     return Effects(
         operations,
         variance_table.sort_values("share", ascending=False, kind="stable", ignore_index=True),
-        pd.DataFrame(pairs, columns=["edges", "operations", "mean", "interaction"]),
     )
 
 
@@ -111,11 +106,6 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
 def _operation_codes_of_space(space: CellSpace) -> NDArray[np.int64]:
     """Return the operations on the E edges of all N cells of a space, as (N, E) indices into `space.operations`."""
     return np.array([[space.operations.index(name) for name in space.parse(spec)] for spec in space.specs()])
-
-
-def classes_without_accuracy(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
-    """Return the isomorphism classes that have no accuracy, as ids of their representatives."""
-    return np.setdiff1d(_require_cell_space(results).isomorphs(), accuracies.dropna().index.to_numpy())
 
 
 def _effect_intervals(
@@ -139,11 +129,3 @@ def _effect_intervals(
         means = multiplicities @ (n_cells * accuracies[:, None]) / (multiplicities @ n_cells)
         intervals[edge] = np.quantile(means - overall[:, None], (0.025, 0.975), axis=0).T
     return intervals
-
-
-def _require_cell_space(results: DatasetResults) -> CellSpace:
-    if results.space is None:
-        raise ResultsError(
-            f"Analysing cells failed for {results.name}: its architectures are not cells. Choose a dataset of cells."
-        )
-    return results.space

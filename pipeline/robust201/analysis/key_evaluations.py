@@ -1,4 +1,4 @@
-"""The evaluation of a user's network under one key after the other, and its saved results."""
+"""The evaluation of a user's network under one key after the other, and warnings about weak attacks."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,17 +10,24 @@ import torch
 from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.evaluation_progress import EvaluationProgress
 from robust201.analysis.network_context import Options
-from robust201.analysis.weak_attack_warnings import describe_chance
 from robust201.attacks.context import Context, Request, to_float
 from robust201.core.errors import warn_caller
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Part, Unit
+from robust201.evaluation.attack_flags import (
+    AT_CHANCE,
+    ZERO_GRADIENTS,
+    Accuracies,
+    AttackFlag,
+    KeyAndStrength,
+    find_flags,
+)
 from robust201.evaluation.evaluate import copy_to_device, evaluate_part
 from robust201.evaluation.measurements import has_predictions, summarise
 from robust201.evaluation.user_task import UserTask
 from robust201.networks.batch_sizes import halve_all
 from robust201.networks.device import free_cached_memory, is_out_of_memory
 from robust201.networks.network_check import check_again
-from robust201.statistics.intervals import accuracy_intervals
+from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import Task
 from robust201.tasks.attacks import Standard
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
@@ -31,6 +38,9 @@ _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 
 _COUNTED_IMAGES = 8
 """Number of images on which the passes of a user's attack are counted, and whose logits are saved."""
+
+_N_GRADIENT_IMAGES = 64
+"""Number of images whose gradients are checked; an attack cannot follow a gradient of exactly 0."""
 
 RequestedKeys = Sequence[tuple[Task, Parameters]]
 
@@ -129,9 +139,13 @@ def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths:
 
 def _report_chance(run: Run, n_correct: int, notices: list[str]) -> None:
     """Warn if a network's clean accuracy is not above chance."""
-    classifier = run.context.classifier
-    name = run.options.name_of(classifier.network)
-    if (notice := describe_chance(name, n_correct, len(run.images), classifier.n_classes)) is not None:
+    classifier, n_images = run.context.classifier, len(run.images)
+    if is_at_chance(n_correct / n_images, n_images, classifier.n_classes):
+        notice = (
+            f"{run.options.name_of(classifier.network)} classifies {n_correct:,} of {n_images:,} images correctly, "
+            f"which is not significantly more than by chance (1 of {classifier.n_classes:,} classes). Check the "
+            "normalisation, the order of the colour channels and of the classes, and the weights."
+        )
         warn_caller(notice)
         notices.append(notice)
 
@@ -223,3 +237,40 @@ def _make_table_row(result: EvaluationResult) -> dict[str, Any]:
     n_correct, confidence = summarise(values)
     low, high = map(float, accuracy_intervals(n_correct / n_images, n_images))
     return row | {"accuracy": n_correct / n_images, "low": low, "high": high, "confidence": confidence}
+
+
+def measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
+    """Return the fraction of the first `_N_GRADIENT_IMAGES` images whose gradient of the loss is exactly 0.
+
+    The result is 0 if the network lacks gradients: only a warning depends on it, and the attacks have finished.
+    """
+    pixels = to_float(torch.from_numpy(image_set.images[:_N_GRADIENT_IMAGES])).to(context.classifier.device)
+    labels = torch.from_numpy(image_set.labels[:_N_GRADIENT_IMAGES]).to(context.classifier.device)
+    try:
+        _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)
+    except (Exception, SystemExit):  # noqa: BLE001 - a network may raise anything
+        return 0.0
+    return float((gradient.flatten(1) == 0).all(dim=1).double().mean())
+
+
+def describe_weak_attacks(
+    rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_fraction: float
+) -> list[str]:
+    """Return one warning about each sign of weak attacks, such as a weaker attack that fools more images."""
+    results: dict[KeyAndStrength, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
+    for row in rows:
+        if "accuracy" in row:
+            results[row["key"], row["strength"]] = {name: row["accuracy"]}
+        elif "zero_share" in row:
+            results[ZERO_GRADIENTS] = {name: row["zero_share"]}
+    flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
+    flags_by_check: dict[str, list[AttackFlag]] = {}
+    for flag in flags:
+        if flag.check != AT_CHANCE:  # reported by `_report_chance`
+            flags_by_check.setdefault(flag.check, []).append(flag)
+    messages = []
+    for first, *others in flags_by_check.values():
+        flag = max([first, *others], key=lambda each: each.networks[0][1] - each.networks[0][2])
+        more = f" {len(others):,} more such sign{'s' if len(others) > 1 else ''}." if others else ""
+        messages.append(f"{flag.message}{more} See docs/trust.md.")
+    return messages

@@ -71,35 +71,18 @@ def correlate_measures(
         complete_values = complete_values[~np.isnan(complete_values).any(axis=1)]
         if len(complete_values) < MIN_ARCHITECTURES:
             continue
-        correlations = correlate_ranks(complete_values)
+        kendall, spearman = correlate_ranks(complete_values)
         for measure_index, measure in enumerate(names):
-            controls = [
-                control
-                for control in (None if measure == PARAMETERS else parameters_index, clean_index)
-                if control is not None
-            ]
+            own_parameters = None if measure == PARAMETERS else parameters_index
+            controls = [control for control in (own_parameters, clean_index) if control is not None]
             for target_index, strength in enumerate(strengths, start=len(names)):
-                rows.append(
-                    {
-                        "dataset": results.name,
-                        "measure": measure,
-                        "key": key,
-                        "strength": strength,
-                        "n": len(complete_values),
-                    }
-                    | _correlation_row(
-                        correlations.kendall,
-                        correlations.spearman,
-                        (measure_index, target_index),
-                        controls,
-                        parameters_index,
-                    )
-                )
+                identity = (results.name, measure, key, strength, len(complete_values))
+                pair = measure_index, target_index
+                coefficients = _correlation_row(kendall, spearman, pair, controls, parameters_index)
+                rows.append(dict(zip(CORRELATION_COLUMNS, identity, strict=False)) | coefficients)
     frame = pd.DataFrame(rows, columns=list(CORRELATION_COLUMNS))
-    measure_positions = {name: position for position, name in enumerate(measures.columns)}
-    return frame.sort_values(
-        "measure", key=lambda names: names.map(measure_positions), kind="stable", ignore_index=True
-    )
+    positions = {name: position for position, name in enumerate(measures.columns)}
+    return frame.sort_values("measure", key=lambda names: names.map(positions), kind="stable", ignore_index=True)
 
 
 def _group_by_architectures(measures: pd.DataFrame) -> list[tuple[list[str], pd.DataFrame]]:

@@ -60,16 +60,13 @@ class UserNetwork(NamedTuple):
         with importing_neighbours(self.function):
             build = self.function.load()
             try:
-                module = build()
-            except (Exception, SystemExit) as error:
-                raise ArchitectureError(
-                    f"Building a network failed for {self.function.label}: expected a torch.nn.Module from a call "
-                    f"without arguments, got {describe_failure(error)}. Correct the function."
-                ) from error
+                module, got = build(), ""
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a network may raise anything
+                module, got = None, describe_failure(error)
         if not isinstance(module, nn.Module):
             raise ArchitectureError(
-                f"Building a network failed for {self.function.label}: expected a torch.nn.Module, got "
-                f"{type(module).__name__}. The function must return the network."
+                f"Building a network failed for {self.function.label}: expected a torch.nn.Module from a call without "
+                f"arguments, got {got or type(module).__name__}. Correct the function."
             )
         if tensors is not None:
             prefix = wrapper_prefix(module.state_dict())  # the function may return a wrapped network

@@ -182,6 +182,6 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
             f"grey images, got {reprlib.repr(value)}. Pass means and standard deviations of pixels in [0, 1]."
         )
     normalisation = Normalisation(mean, std)
-    if (problem := normalisation.problem) is not None:
-        raise ConfigError(f"Reading arguments failed for `normalisation` ({problem.field}): {problem.text}")
+    if problem := normalisation.problem:
+        raise ConfigError(f"Reading arguments failed for `normalisation`: {problem}")
     return normalisation

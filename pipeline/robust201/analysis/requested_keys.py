@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from robust201.core.errors import ConfigError, did_you_mean
+from robust201.core.errors import ConfigError
 from robust201.core.user_code import hash_file, importing_neighbours
 from robust201.evaluation.user_task import UserTask
 from robust201.tasks import KEY_GROUPS, PRESETS, TASKS, Task, expand_keys, find_task
@@ -135,13 +135,10 @@ def parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
             f"{reprlib.repr(fields)}. Write {{{task.key!r}: {{…}}}}."
         )
     values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
-    known_fields = [name for name in task.field_names if task.kind != "measure" or name not in _IMAGE_FIELDS]
-    for name in values:
-        if name not in known_fields:
-            raise ConfigError(
-                f"Reading parameters failed for {task.key}: expected a known parameter, got {name!r}."
-                f"{did_you_mean(str(name), known_fields)}"
-            )
+    if task.kind == "measure" and (selecting := [name for name in _IMAGE_FIELDS if name in values]):
+        raise ConfigError(
+            f"Reading parameters failed for {task.key}: {selecting[0]!r} selects images of a sweep. Leave it out."
+        )
     task.load(engine)  # raises if the task does not support the engine
     try:
         parameters: Parameters = task.parameters(**values)
@@ -151,10 +148,8 @@ def parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
         problem = describe_problem(error, task.model)
         remedy = "" if re.search(r"[.?] [A-Z]", problem) else " Correct it."
         raise ConfigError(f"Reading parameters failed for {task.key}: {problem}{remedy}") from error
-    reason = parameters.unsupported_engine_reason(engine)
-    if reason is not None:
-        raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     # The number of classes is unknown before the first pass. The minimum is assumed, since more classes cost more.
-    if (reason := task.excessive_cost_reason(parameters, parameters.min_classes)) is not None:
+    costs_too_much = task.excessive_cost_reason(parameters, parameters.min_classes)
+    if (reason := parameters.unsupported_engine_reason(engine) or costs_too_much) is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     return parameters

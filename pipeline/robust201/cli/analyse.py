@@ -104,7 +104,7 @@ def design(
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
         effects = operation_effects(results, mean_accuracy(results, score))
-        tables = {"effects": effects.operations, "variance": effects.variance, "pairs": effects.pairs}
+        tables = {"effects": effects.operations, "variance": effects.variance}
         _write_tables({f"{results.name}-{name}": frame for name, frame in tables.items()}, out)
         if as_json:
             rows = {name: to_json_rows(frame) for name, frame in tables.items()}

@@ -85,12 +85,13 @@ def compare(
         check_table_file(out)
     compared_keys: Any = find_names(split_names(keys))
     named = name_networks(networks, compared_keys, data)
-    if arguments := _image_arguments(context, named, data, resize, images, seed, device):
+    arguments = _image_arguments(context, named, data, resize, images, seed, device)
+    if "images" in arguments:
         parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or [])
         parse_keys(parsed_keys, "fused")  # before the user's files are executed
         compared_keys = parsed_keys if keys or settings else None
     with calling_user_code(", ".join(named)):
-        comparison = compare_networks(_reporting(named), keys=compared_keys, **(arguments or {"data": data}))
+        comparison = compare_networks(_reporting(named), keys=compared_keys, **arguments)
     if out is not None:
         write_table(out, comparison)
     if as_json:
@@ -152,7 +153,7 @@ def _image_arguments(
     seed: int,
     device: str,
 ) -> dict[str, Any]:
-    """Return the images and options of the API; none if all networks have saved results, which take no options."""
+    """Return the images and options of the API; networks with saved results take none of them."""
     from robust201.analysis.named_networks import UserNetwork
 
     user_networks = [network for network in named.values() if isinstance(network, UserNetwork)]
@@ -163,7 +164,7 @@ def _image_arguments(
                     f"Reading the command line failed for {option}: it applies only to FILE:FUNCTION, because networks "
                     "with saved results are not evaluated again. Remove the option."
                 )
-        return {}
+        return {} if data is None else {"data": data}  # only networks in datasets accept it
     if data is None:
         raise ConfigError(
             "Reading the command line failed for --data: FILE:FUNCTION needs images. Add --data, such as --data digits."

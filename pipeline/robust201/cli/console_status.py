@@ -163,19 +163,16 @@ def _format_timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def show_event(event: Mapping[str, Any], label: str = "") -> None:
-    """Print an event (see `store.events`), with its traceback below.
-
-    `label` is the display name of the network and key, which distinguishes events about several of them.
-    """
+def show_event(event: Mapping[str, Any]) -> None:
+    """Print an event (see `store.events`), with its traceback below."""
     unit = _unit_of(event)
     fields = [
         f"{name}={_format_value(value, unit if name == 'strengths' else '')}"
         for name, value in event.items()
         if name not in _SEPARATE_FIELDS
     ]
-    words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), label, *fields]
-    console.out.print("  ".join(filter(None, words)))
+    words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), str(event["part"]), *fields]
+    console.out.print("  ".join(words))
     for line in str(event.get("traceback", "")).splitlines():
         console.out.print(f"    {line}")
 

@@ -37,7 +37,7 @@ EXAMPLES = {
     "run": "robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",
     "status": "robust201 status runs/demo/results --log 21/digits/pgd",
     "merge": "robust201 merge runs/a runs/b --out runs/all",
-    "submit ray": "robust201 submit ray jobs/paper.yaml --detach",
+    "submit ray": "robust201 submit ray jobs/paper.yaml",
     "submit slurm": "robust201 submit slurm jobs/paper.yaml --time 24:00:00 --extra=--partition=gpu",
     "verify": "robust201 verify dataset --against published --tolerance 0.0005",
     "export": "robust201 export runs/paper --out dataset --round 3 --key-style published --parquet",

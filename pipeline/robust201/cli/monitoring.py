@@ -12,7 +12,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.console_status import Description, Display, describe_sweep, describe_trainings, show_event
 from robust201.cli.options import AsJson, Results, print_json, results_of
-from robust201.core.errors import ConfigError, EvaluationError, RobustError
+from robust201.core.errors import ConfigError, EvaluationError, InputError, RobustError
 
 _SECONDS_BETWEEN_REFRESHES = 10.0
 _PATIENCE_SECONDS = 15 * 60.0
@@ -87,22 +87,20 @@ def _trainings_of(path: Path) -> "tuple[Callable[[], Any], Callable[[Any], Descr
 
 def _watch(read_status: Callable[[], Any], display: Display) -> int:
     """Watch until everything is complete, workers become inactive or the user quits; return the exit code."""
-    from robust201.run.watch import watch
-
+    last_activity = time.monotonic()
     try:
         with display.showing():
-            ending = watch(
-                read_status,
-                display.update,
-                every=_SECONDS_BETWEEN_REFRESHES,
-                patience=_PATIENCE_SECONDS,
-                clock=time.monotonic,
-                sleep=time.sleep,
-            )
+            while True:
+                current_status, now = read_status(), time.monotonic()
+                last_activity = now if current_status.running else last_activity
+                display.update(current_status, now - last_activity)
+                if current_status.complete:
+                    return 0
+                if now - last_activity >= _PATIENCE_SECONDS:
+                    break
+                time.sleep(_SECONDS_BETWEEN_REFRESHES)
     except KeyboardInterrupt:
         return 0 if display.is_complete else EvaluationError.exit_code
-    if ending == "complete":
-        return 0
     console.say(
         f"No worker has been active for {_PATIENCE_SECONDS / 60:g} minutes. Start or submit the run again to resume."
     )
@@ -110,23 +108,23 @@ def _watch(read_status: Callable[[], Any], display: Display) -> int:
 
 
 def _show_log(results: Path, name: str, *, watch: bool, as_json: bool) -> None:
-    """Print the events about a network and key (see `run.logs.find_units`)."""
-    from robust201.run.logs import find_units, follow_log, read_log
-    from robust201.sweep.plan import open_results
+    """Print the events about a network and key."""
+    from robust201.run.logs import follow_log, read_log
 
-    labels = find_units(name, open_results(results)[0])
-    events = follow_log(results, labels, every=1.0) if watch else iter(read_log(results, labels))
-    n_events = 0
+    events = follow_log(results, name, every=1.0) if watch else read_log(results, name)
+    if not events:
+        raise InputError(
+            f"Looking up events failed for {name!r}: expected a network and key that a worker has started, such as "
+            f"21/cifar10/pgd, or the beginning of a unit's id, got none in {results}. Correct the name, or wait."
+        )
     try:
-        for n_events, event in enumerate(events, start=1):  # noqa: B007 - the number of events is used below
+        for event in events:
             if as_json:
                 typer.echo(json.dumps(event))
             else:
-                show_event(event, labels[event["unit"]] if len(labels) > 1 else "")
+                show_event(event)
     except KeyboardInterrupt:
         return
-    if not n_events:
-        console.say(f"There are no events about {', '.join(labels.values())}: no worker has started it yet.")
 
 
 def doctor(

@@ -139,11 +139,6 @@ def make_filters(
     return filters
 
 
-def option_argv(**options: str | None) -> tuple[str, ...]:
-    """Return the options that are not None as command-line arguments."""
-    return tuple(argument for name, value in options.items() if value is not None for argument in (f"--{name}", value))
-
-
 def reject_options(yaml_type: str, **options: object) -> None:
     """Reject options that are not None, because they do not apply to this type of YAML (sweep or training YAML)."""
     for name, value in options.items():

@@ -16,7 +16,6 @@ from robust201.cli.options import (
     Sweep,
     load_yaml,
     make_filters,
-    option_argv,
     print_json,
     reject_options,
 )
@@ -78,7 +77,8 @@ def plan(
     else:
         _show_plan(summary)
     if save:
-        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys)
+        options = {"--architectures": architectures, "--datasets": datasets, "--keys": keys}
+        selection = [word for name, value in options.items() if value is not None for word in (name, value)]
         console.say(
             f"Saved the plan and the images in {config.results}. Next, on each machine: "
             f"robust201 run {join([str(sweep), *selection])} --share I/N"
@@ -94,7 +94,7 @@ def _plan_sweep(config: "SweepConfig", filters: "Filters", *, save: bool, check:
     summary = _summarise(config, filters, facts, explain=explain)
     uncounted = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted])
-    return summary | {"warnings": [str(warning) for warning in (*find_sweep_warnings(config), *uncounted)]}
+    return summary | {"warnings": [*find_sweep_warnings(config), *uncounted]}
 
 
 def _save(config: "SweepConfig", filters: "Filters") -> None:
@@ -126,8 +126,7 @@ def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool
 def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, explain: bool) -> dict[str, Any]:
     from robust201.store.events import read_all_events
     from robust201.store.folder import FORMAT_FILE, ResultsFolder
-    from robust201.sweep.costs import Speeds
-    from robust201.sweep.estimates import estimate
+    from robust201.sweep.costs import Speeds, estimate
     from robust201.sweep.explain import explain as find_causes
     from robust201.sweep.facts import find_plan
     from robust201.sweep.parts import compare
@@ -142,14 +141,14 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
         listing = folder.list()
         state = compare(plan, listing, folder.read_tuple)
         protocols, earlier = folder.read_protocols(), find_plan(config.results)
-        old = None if earlier is None else earlier.facts
+        old = None if earlier is None else earlier[1]
         causes = find_causes(plan, state, listing, folder.read_tuple, protocols, old) if explain else []
     summary = estimate(plan, state, Speeds(read_all_events(config.results)))
     return summary | ({"causes": [cause._asdict() | {"text": str(cause)} for cause in causes]} if explain else {})
 
 
 def _show_plan(summary: Mapping[str, Any]) -> None:
-    """Print the result of `sweep.estimates.estimate` or `sweep.training_plan.estimate_trainings`."""
+    """Print the result of `sweep.costs.estimate` or `sweep.training_plan.estimate_trainings`."""
     counts = [(label, f"{summary[name]:,}") for name, label in _COUNTS.items() if name in summary]
     if summary.get("evaluations_done"):
         counts.append(("evaluations done", f"{summary['evaluations_done']:,}"))

@@ -3,14 +3,13 @@
 import tempfile
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import HELP_OPTIONS, add_commands
 from robust201.cli.options import AllowCode, load_yaml, reject_options
-from robust201.core.errors import ConfigError, EvaluationError
 
 if TYPE_CHECKING:
     from robust201.submit.slurm import Submission
@@ -27,59 +26,32 @@ submit_app = typer.Typer(
 
 def ray(
     sweep: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
             metavar="SWEEP",
             help="A sweep YAML, a results folder or a training YAML; paths in a YAML are paths on the cluster.",
         ),
-    ] = None,
+    ],
     address: Annotated[
         str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Dashboard of the Ray head, http://HOST:PORT.")
     ] = "http://127.0.0.1:8265",
-    detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the job is accepted.")] = False,
-    follow: Annotated[str | None, typer.Option(help="Only show the log of the submitted job with this ID.")] = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Run a sweep or training YAML as a job on a Ray cluster, and show its log; submit again to resume."""
+    """Run a sweep or training YAML as a job on a Ray cluster; submit again to resume."""
     from robust201.submit import ray_jobs
 
-    if (sweep is None) == (follow is None):
-        raise ConfigError(
-            "Reading the command line failed for robust201 submit ray: expected either SWEEP or --follow, got "
-            f"{'neither' if sweep is None else 'both'}. Use exactly one of them."
-        )
-    if sweep is not None:
-        config = _read_config(sweep, allow_code)
-        with tempfile.TemporaryDirectory() as folder:
-            variables = ray_jobs.write_job_folder(config, sweep, Path(folder))
-            client = ray_jobs.connect(address)
-            job_id = ray_jobs.submit_job(client, config, Path(folder), variables, _run_options(allow_code))
-        typer.echo(job_id)
-        console.say("If the job or the cluster dies, submit the sweep again. Finished work is kept.")
-    else:
-        client, job_id = ray_jobs.connect(address), str(follow)
-    if detach and follow is None:
-        console.say(f"Follow the job: robust201 submit ray --follow {job_id} --address {address}")
-        return
-    raise typer.Exit(_follow_ray_job(client, job_id, address))
-
-
-def _follow_ray_job(client: Any, job_id: str, address: str) -> int:
-    """Print a job's log as it grows, and return the job's exit code, or 3 if the user stopped watching."""
-    from robust201.submit import ray_jobs
-
-    try:
-        job_end = ray_jobs.follow(client, job_id, lambda text: typer.echo(text, nl=False))
-    except KeyboardInterrupt:
-        console.say(
-            f"The job continues. Follow it with: robust201 submit ray --follow {job_id} --address {address}. "
-            f"Stop it with: RAY_AUTH_MODE=token ray job stop {job_id} --address {address}"
-        )
-        return EvaluationError.exit_code
-    code = ray_jobs.exit_code_of(job_end)
-    if code:
-        console.say(f"{job_id} ended: {ray_jobs.describe_end(job_end)}. Finished work is kept; submit again to resume.")
-    return code
+    config = _read_config(sweep, allow_code)
+    with tempfile.TemporaryDirectory() as folder:
+        variables = ray_jobs.write_job_folder(config, sweep, Path(folder))
+        client = ray_jobs.connect(address)
+        job_id = ray_jobs.submit_job(client, config, Path(folder), variables, _run_options(allow_code))
+    typer.echo(job_id)
+    for line in (
+        f"Watch it:  RAY_AUTH_MODE=token ray job logs {job_id} --follow --address {address}",
+        f"Cancel it: RAY_AUTH_MODE=token ray job stop {job_id} --address {address}",
+        "Submit again to resume; finished work is kept.",
+    ):
+        console.say(line)
 
 
 def slurm(
@@ -92,7 +64,9 @@ def slurm(
     ],
     tasks: Annotated[
         int | None,
-        typer.Option(help="Number of tasks. Default: the largest number that the sweep can be split into, up to 256."),
+        typer.Option(
+            min=1, help="Number of tasks. Default: the largest number that the sweep can be split into, up to 256."
+        ),
     ] = None,
     time: Annotated[str | None, typer.Option(help="Time limit per task, in sbatch's format, such as 24:00:00.")] = None,
     gpus_per_task: Annotated[

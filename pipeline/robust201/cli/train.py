@@ -58,6 +58,7 @@ def plan_trainings(config: "TrainingConfig", filters: "Filters", *, check: bool)
     from robust201.sweep.training_plan import estimate_trainings
 
     summary = estimate_trainings(config, select_trainings(config, filters))
+    console.say_each([f"warning: {line}" for line in summary["warnings"]])
     if check:
         trainings = preview_trainings(config, filters, console.say)
         n_snapshots = sum(len(planned.steps) for planned in trainings)

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is missing, and reports that
     import numpy as np
@@ -35,18 +35,6 @@ def content_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
 
 
-class FieldProblem(NamedTuple):
-    """A field with an invalid value.
-
-    Attributes:
-        field: name of the field.
-        text: the fault and the remedy.
-    """
-
-    field: str
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class Normalisation:
     """Per-channel mean and standard deviation of pixels in [0, 1], applied inside the classifier."""
@@ -59,8 +47,8 @@ class Normalisation:
         return Normalisation(self.mean[:channels], self.std[:channels])
 
     @property
-    def problem(self) -> FieldProblem | None:
-        """The first field whose values are impossible for pixels in [0, 1]; None if both fields are valid."""
+    def problem(self) -> str:
+        """What is wrong with values that are impossible for pixels in [0, 1]; empty if all are valid."""
         for name, values in (("mean", self.mean), ("std", self.std)):
             # Comparisons with NaN are false.
             if not all(0 <= value <= 1 for value in values) or (name == "std" and 0 in values):
@@ -69,8 +57,8 @@ class Normalisation:
                 remedy = (
                     " If they are for pixels from 0 to 255, divide by 255." if max(values) > 1 else " Correct them."
                 )
-                return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {value_list}.{remedy}")
-        return None
+                return f"{name}: expected {expected}, since pixels are in [0, 1], got {value_list}.{remedy}"
+        return ""
 
 
 NO_NORMALISATION = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
@@ -131,24 +119,6 @@ def image_hash(images: NDArray[Any], labels: NDArray[np.int64], indices: NDArray
     for array in (images, labels.astype("<i8"), indices.astype("<i8")):
         digest.update(array.tobytes())  # in C order, whatever the memory layout
     return digest.hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationProtocol:
-    """Everything that determines a result except architecture, weights and strength.
-
-    Attributes:
-        payload: JSON object with the dataset and its hash, image selection, key, attack parameters without strengths,
-            semantics version, engine and precision, and where they matter the seed and the batch size.
-        digest: `content_digest` of the payload.
-    """
-
-    payload: Mapping[str, Any]
-    digest: str
-
-    @classmethod
-    def of(cls, payload: Mapping[str, Any]) -> EvaluationProtocol:
-        return cls(payload, content_digest(payload))
 
 
 def format_architecture(architecture: ArchitectureId) -> str:
@@ -212,7 +182,7 @@ class Unit:
         key: key of the task.
         strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1]
             (L2, L1), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
-        protocol: digest of the protocol (see `EvaluationProtocol`).
+        protocol: digest of the protocol (see `sweep.protocol`).
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights if the sweep has several for the network; else empty.
         columns: columns of a measure; empty for tasks that measure predictions.

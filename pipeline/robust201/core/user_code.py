@@ -4,8 +4,7 @@ A file is identified by its hash and executed in workers. Its failures are repor
 """
 
 import hashlib
-import importlib.abc
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -155,31 +154,13 @@ def _is_in_folder(module: ModuleType, folder: Path) -> bool:
     return file is not None and Path(file).is_relative_to(folder)
 
 
-class _SourceLoader(importlib.abc.SourceLoader):
-    """Loader of the hashed source, even if the file or its compiled copy has changed since then."""
-
-    def __init__(self, path: Path, source: bytes) -> None:
-        self._path = path
-        self._source = source
-
-    def get_filename(self, fullname: str) -> str:
-        del fullname
-        return str(self._path)
-
-    def get_data(self, path: Any) -> bytes:
-        del path
-        return self._source
-
-
 def _execute(path: Path, source: bytes, module_name: str, display_path: str) -> None:
     """Execute a user's file as a new module; `display_path` is its path in errors."""
-    loader = _SourceLoader(path, source)
-    spec = importlib.util.spec_from_loader(module_name, loader)
-    assert spec is not None  # noqa: S101 - there is a loader
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(module_name)
+    module.__file__ = str(path)
     sys.modules[module_name] = module
     try:
-        loader.exec_module(module)
+        exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user allowed it
     except SignalInterrupt:
         del sys.modules[module_name]
         raise

@@ -14,8 +14,8 @@ from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import (
     CLEAN_STRENGTH,
     ArchitectureId,
-    EvaluationProtocol,
     canonical_json,
+    content_digest,
 )
 from robust201.dataset.arguments import as_name, as_names
 from robust201.dataset.folder import DatasetFolder, as_folder
@@ -296,7 +296,7 @@ class MergedFolders:
             if canonical_json(protocol) != canonical_json(first_protocol):
                 from robust201.sweep.protocol import list_differences
 
-                digests = (EvaluationProtocol.of(payload).digest[:8] for payload in (first_protocol, protocol))
+                digests = (content_digest(payload)[:8] for payload in (first_protocol, protocol))
                 raise ConfigError(
                     f"Reading {key} of {dataset} failed for {first_folder.path} and {folder.path}: their protocols "
                     f"{' and '.join(digests)} differ ({', '.join(list_differences(first_protocol, protocol))}). "

@@ -94,16 +94,14 @@ def _examine_package(package: str, module: str) -> HealthCheck:
 
 
 def _examine_cpu_kernels() -> HealthCheck:
-    from robust201.networks.device import has_avx512
     from robust201.networks.spaces import native_library_problem
 
     reason = native_library_problem()
     if reason is None:
         return HealthCheck("cpu kernels", ok=True, detail="the native library (AVX-512)")
-    results = "results are the same" if has_avx512() else "confidences may differ in their last digits"
     detail = (
         f"PyTorch's, since the native library cannot be used: {reason}. On a CPU, `engine: fused` takes up to three "
-        f"times as long as with the library; {results}."
+        "times as long as with the library."
     )
     return HealthCheck("cpu kernels", ok=True, detail=detail)
 
@@ -138,7 +136,7 @@ def _examine_device(config: SweepConfig) -> HealthCheck:
 
 def _examine_disk(config: SweepConfig) -> HealthCheck:
     """Check that the folder of the results is writable and has space for the shards, unless they are in a bucket."""
-    from robust201.sweep.estimates import estimate_bytes
+    from robust201.sweep.costs import estimate_bytes
     from robust201.sweep.facts import assumed_facts
     from robust201.sweep.plan import choose_slices, make_plan
 

@@ -122,7 +122,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         folder.remove_leftovers()
         remove_old(event_files(folder.root))
         work = SweepWork(folder, plan, compare(plan, listing, folder.read_tuple))
-        old = None if earlier is None else earlier.facts
+        old = None if earlier is None else earlier[1]
         work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), old)
         yield work
 

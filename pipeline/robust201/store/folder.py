@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 from pydantic import PositiveFloat, PositiveInt, TypeAdapter
 
@@ -52,7 +52,9 @@ from robust201.store.names import (
     tuple_digest,
 )
 from robust201.store.packs import PACKS, Location, Pack, PackTable, index_start, is_pack_name, read_index, write_packs
-from robust201.store.storage import open_storage
+
+if TYPE_CHECKING:  # fsspec is imported only for object stores
+    from robust201.store.object_store import ObjectStore
 
 __all__ = ["WRITE_STEPS", "ResultsFolder", "SliceFormat"]
 
@@ -105,7 +107,7 @@ class ResultsFolder:
         self.root = root
         self.slices = slices
         self.url = url
-        self.storage = open_storage(root, url, on_step)
+        self.storage = _open_storage(root, url, on_step)
         self._records: dict[str, Any] = {}
         self._loose: Listing = {}
         self._packs: dict[str, PackTable] = {}
@@ -414,3 +416,15 @@ def _damage_error(label: str, fault: str, target: str) -> ShardDamagedError:
         f"Reading failed for {label}: expected a file as it was written, got {fault}. The file was moved to "
         f"{target}; run the sweep again to compute what is missing."
     )
+
+
+def _open_storage(root: Path, url: str, on_step: Callable[[str], None]) -> Union[LocalFolder, "ObjectStore"]:
+    """Open the storage of a results folder; an empty URL means the folder itself."""
+    scheme, _, path = url.partition("://")
+    if scheme in {"file", "local"}:
+        return LocalFolder(Path(path), Path(path) / "damaged", on_step)
+    if url:
+        from robust201.store.object_store import ObjectStore
+
+        return ObjectStore(url, on_step)
+    return LocalFolder(root / "shards", root / "damaged", on_step)

@@ -44,40 +44,24 @@ def check_url(url: str) -> str:
     """Check that a URL is suitable for storing shards, and return it in a normalised form that can be compared.
 
     Raises:
-        ValueError: the URL is not suitable. The message explains why, without repeating a password.
+        ValueError: the URL is not suitable. The message does not repeat a password.
     """
-    scheme, separator, location = url.partition("://")
-    if "::" in url:
-        raise ValueError(
-            "expected one URL such as s3://bucket/prefix, got several URLs joined by '::'. A cache would hide the "
-            "result files of other writers. Use the URL of the store itself."
-        )
+    scheme, _, location = url.partition("://")
     authority = location.partition("/")[0]
     # In Azure's URLs, `@` separates container and account.
-    is_azure = re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url)
-    if re.search(":.*@", location or url) or (
-        scheme in _SCHEMES_WITHOUT_FOLDERS and re.search("[:@]", authority) and not is_azure
-    ):
+    is_azure = scheme in {"abfs", "abfss", "az"} and re.fullmatch(r"[\w-]+@[\w.-]+", authority)
+    is_bucket = scheme in _SCHEMES_WITHOUT_FOLDERS
+    has_credentials = re.search(":.*@", location) or (is_bucket and re.search("[:@]", authority) and not is_azure)
+    is_relative = scheme in {"file", "local"} and not location.startswith("/")
+    is_wrong = has_credentials or is_relative or scheme == "memory" or re.search(r"::|[?#]", url)
+    if is_wrong or not location.strip("/") or not url.isprintable():
         raise ValueError(
-            "expected a URL without a user or password. Remove them: the library finds credentials in the environment, "
-            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its configuration files."
-        )
-    if re.search("[?#]", url) or not url.isprintable():
-        raise ValueError(
-            "expected a URL such as s3://bucket/prefix, got a URL with a query ('?'), a fragment ('#') or an "
-            "unprintable character. Remove it, and set options in the library's configuration files."
-        )
-    if not separator or not location.strip("/"):
-        raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. For a folder, write file:///FOLDER.")
-    if scheme == "memory":
-        raise ValueError(
-            "expected a store that all processes share, but memory:// is separate in each process, so results of "
-            "workers would be lost. Use a store such as s3://bucket/prefix, or omit `shards` to use the results folder."
+            "expected a URL such as s3://bucket/prefix or file:///FOLDER of one store that all processes share, "
+            "without user, password, query and fragment. The library finds credentials in the environment, such as "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its configuration files."
         )
     if scheme not in fsspec.available_protocols():
         raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{did_you_mean(scheme, _COMMON_SCHEMES)}")
-    if scheme in {"file", "local"} and not location.startswith("/"):
-        raise ValueError(f"expected an absolute path after file://, got {location!r}. Write file:///FOLDER.")
     return f"{scheme}://{location.rstrip('/')}"
 
 

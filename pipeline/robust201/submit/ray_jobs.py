@@ -9,19 +9,18 @@ import os
 import re
 import shlex
 import shutil
-import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ray.exceptions import AuthenticationError
-from ray.job_submission import JobStatus, JobSubmissionClient
+from ray.job_submission import JobSubmissionClient
 
 import robust201
-from robust201.core.errors import ConfigError, EvaluationError, RobustWarning, one_line
+from robust201.core.errors import ConfigError, RobustWarning, one_line
 from robust201.core.files import bundled, write_text
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.sweep_yaml import dump_fields, read_fields, referenced_variables
@@ -39,10 +38,6 @@ _REQUEST_ERRORS = (OSError, RuntimeError, ValueError, AuthenticationError)
 """Errors of Ray's client; those of its HTTP library are OSErrors."""
 
 _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
-
-_POLL_SECONDS = 5.0
-_MAX_SILENCE_SECONDS = 300.0
-"""Time without a response from the head after which following a job fails; a shorter network failure is tolerated."""
 
 _UNSHIPPED_FILES = (".*", "__pycache__", "_bundled", "*.so")
 _SHIPPED_LIST = "benchmark_data/downloads.toml"
@@ -175,45 +170,3 @@ def submit_job(
             "head's log, then submit again."
         ) from error
     return job_id
-
-
-def follow(client: JobSubmissionClient, job_id: str, write: Callable[[str], None]) -> Any:
-    """Write a job's log until the job ends and return its `JobDetails` from Ray.
-
-    Raises:
-        EvaluationError: the head does not respond for `_MAX_SILENCE_SECONDS`, or does not know the job.
-    """
-    n_written, last_reply = 0, time.monotonic()
-    while True:
-        try:
-            details = client.get_job_info(job_id)  # before the log, so that the log of an ended job is complete
-            log = client.get_job_logs(job_id)
-        except _REQUEST_ERRORS as error:
-            is_unknown = "status code 404" in str(error)
-            if is_unknown or time.monotonic() - last_reply > _MAX_SILENCE_SECONDS:
-                fault = "the head does not know the job" if is_unknown else one_line(error)
-                raise EvaluationError(
-                    f"Following the job failed for {job_id}: its state is unknown ({fault}). Finished work is kept; "
-                    "submit again to continue."
-                ) from error
-        else:
-            last_reply = time.monotonic()
-            write(log[n_written:])
-            n_written = len(log)
-            if details.status.is_terminal():
-                return details
-        time.sleep(_POLL_SECONDS)
-
-
-def exit_code_of(details: Any) -> int:
-    """Return robust201's exit code for an ended job: the exit code of its driver if that is 2, 3 or 4, otherwise 3."""
-    if details.status == JobStatus.SUCCEEDED:
-        return 0
-    return details.driver_exit_code if details.driver_exit_code in (2, 3, 4) else 3
-
-
-def describe_end(details: Any) -> str:
-    """Return a line about the end of a job: its driver's exit code, or Ray's message if no driver ran."""
-    if details.driver_exit_code is not None:
-        return f"{details.status.value}, exit code {details.driver_exit_code} of its driver"
-    return f"{details.status.value}: {one_line(details.message or 'no reason given')}"

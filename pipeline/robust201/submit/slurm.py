@@ -9,7 +9,6 @@ import math
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,17 +58,10 @@ class ArrayOptions:
     setup: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.tasks is not None and self.tasks < 1:
-            raise _option_error("--tasks", "at least 1", self.tasks)
         if self.gpus_per_task and not re.fullmatch(r"(?:[A-Za-z][\w.-]*:)?\d{1,4}", self.gpus_per_task, re.ASCII):
             raise _option_error("--gpus-per-task", "NUMBER or TYPE:NUMBER, such as a100:1", self.gpus_per_task)
-        for option in self.extra:
-            if not option.startswith("-") or not option.isprintable():
-                raise _option_error("--extra", "one option of sbatch, such as --partition=gpu", option)
         if self.time is not None:
             parse_time_limit(self.time)
-        if self.setup:
-            _check_shell("\n".join(self.setup))
 
     @property
     def signal_seconds(self) -> int:
@@ -97,13 +89,6 @@ def parse_time_limit(text: str) -> int:
     if not seconds:
         raise _option_error("--time", "a time limit such as 120 (minutes), 24:00:00 or 3-12 (days-hours)", text)
     return seconds
-
-
-def _check_shell(lines: str) -> None:
-    """Check lines by themselves, because a line of the template could close an open quote."""
-    completed = subprocess.run(["/bin/bash", "-n"], input=lines, capture_output=True, text=True, check=False)
-    if completed.returncode:
-        raise _option_error("--setup", f"lines for bash, which reports {completed.stderr.splitlines()[0]!r}", lines)
 
 
 def task_resources(

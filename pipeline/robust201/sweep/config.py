@@ -4,10 +4,9 @@ In docstrings, (protocol) marks fields that are part of the protocol, and (proto
 part of it by their hashes.
 """
 
-import math
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
@@ -53,9 +52,7 @@ from robust201.tasks.columns import (
 from robust201.tasks.parameters import Parameters
 
 _ModelT = TypeVar("_ModelT", bound=StrictModel)
-
-MAX_WEIGHTS = 10_000
-"""Maximum number of sets of weights per network in a sweep."""
+_ValuesT = TypeVar("_ValuesT", bound=Collection[Any])
 
 MAX_NAME_LENGTH = 100
 """Maximum number of characters of a name that becomes part of file names."""
@@ -101,15 +98,11 @@ class NetworkSection(Section):
     """Cells N in each of the three stages; the published networks have 5."""
 
 
-def check_distinct(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Reject an empty list, duplicates, and more than `MAX_WEIGHTS` numbers."""
-    if len(set(numbers)) != len(numbers) or not numbers:
-        raise ValueError(f"expected one or more distinct numbers, got {list(numbers)}.")
-    if len(numbers) > MAX_WEIGHTS:
-        raise ValueError(
-            f"expected up to {MAX_WEIGHTS:,} numbers, got {len(numbers):,}. Divide them among several runs."
-        )
-    return numbers
+def check_distinct(values: _ValuesT) -> _ValuesT:
+    """Reject an empty list and duplicates."""
+    if not isinstance(values, str) and (len(set(values)) != len(values) or not values):
+        raise ValueError(f"expected one or more distinct values, got {reprlib.repr(list(values))}.")
+    return values
 
 
 DistinctIntegers = Annotated[tuple[int, ...], AfterValidator(check_distinct)]
@@ -118,13 +111,7 @@ TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 """A seed that is passed to PyTorch unchanged; all other seeds are hashed."""
 
 
-def _check_recipes(recipe_names: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    if not isinstance(recipe_names, str) and (len(set(recipe_names)) != len(recipe_names) or not recipe_names):
-        raise ValueError(f"expected one or more distinct names, got {list(recipe_names)}.")
-    return recipe_names
-
-
-RecipeNames = Annotated[str | tuple[str, ...], AfterValidator(_check_recipes)]
+RecipeNames = Annotated[str | tuple[str, ...], AfterValidator(check_distinct)]
 
 
 class CheckpointsSection(Section):
@@ -145,19 +132,7 @@ class RandomWeights(Section):
     """Each network is built after `torch.manual_seed(seed)`."""
 
 
-def _check_files(value: object) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    are_mappings = [isinstance(entry, Mapping) for entry in value.values()]
-    if any(are_mappings) and not all(are_mappings):
-        raise ValueError(
-            "expected either a file for each network or a mapping of files for each dataset, got both. Map each "
-            "dataset to its own files."
-        )
-    return value
-
-
-NetworkFiles = Annotated[dict[str, dict[str, ConfigPath] | ConfigPath], BeforeValidator(_check_files)]
+NetworkFiles = dict[str, dict[str, ConfigPath] | ConfigPath]
 """Files by network (the same for all datasets), or by dataset and network."""
 
 
@@ -189,13 +164,6 @@ class WeightsSection(Section):
         if selectors and self.path is None:
             raise ValueError(
                 f"expected `path`, since `{selectors[0]}` selects weights from a store, got `{sources[0]}`."
-            )
-        n_choices = [len(selection) or 1 for selection in (self.recipes or (), self.lengths, self.seeds or ())]
-        n_weights = math.prod(n_choices) if self.random is None else len(self.random.seeds)
-        if n_weights > MAX_WEIGHTS:
-            raise ValueError(
-                f"expected up to {MAX_WEIGHTS:,} sets of weights per network, got {n_weights:,}. Divide them among "
-                "sweeps."
             )
         return self
 
@@ -235,6 +203,12 @@ class NormalisationSection(Section):
     """Mean of each channel, of pixels in [0, 1]."""
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=3)]
     """Standard deviation of each channel, of pixels in [0, 1]."""
+
+    @model_validator(mode="after")
+    def _check_values(self) -> Self:
+        if problem := Normalisation(self.mean, self.std).problem:
+            raise ValueError(problem)
+        return self
 
 
 class CorruptionsSection(Section):
@@ -387,21 +361,6 @@ class ExecutionSection(Section):
         }
 
 
-def _check_architectures(value: object) -> object:
-    if value != "evaluated":
-        if not isinstance(value, list | tuple):
-            suggestion = did_you_mean(value, ["evaluated"]) if isinstance(value, str) else ""
-            raise ValueError(
-                f"expected `evaluated`, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
-            )
-        invalid_entries = [entry for entry in value if not isinstance(entry, int | str) or isinstance(entry, bool)]
-        if invalid_entries:
-            raise ValueError(
-                f"expected indices, ranges or names of architectures, got the entry {reprlib.repr(invalid_entries[0])}."
-            )
-    return value
-
-
 def _check_space(value: object) -> object:
     if isinstance(value, Mapping):
         try:
@@ -462,7 +421,7 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
     return spec
 
 
-ArchitectureNames = Annotated[Literal["evaluated"] | tuple[int | str, ...], BeforeValidator(_check_architectures)]
+ArchitectureNames = Literal["evaluated"] | tuple[int | str, ...]
 SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 

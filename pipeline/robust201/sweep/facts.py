@@ -1,8 +1,8 @@
 """The facts about a sweep's inputs that decide numbers: hashes of images, weights and code; they contain no paths."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,14 @@ class Network:
     Attributes:
         weights: the weights, identified by their hash; it is empty if no run has needed them and they do not exist.
         name: short name of the weights if architectures have several; else empty.
+        accuracy: accuracy on all test images that was recorded with the weights, if any. No result depends on it;
+            `verify` compares it with the measured accuracy.
     """
 
     architecture: ArchitectureId
     weights: Weights
     name: str = ""
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +76,30 @@ class Facts:
     Attributes:
         datasets: facts about each dataset.
         code: SHA-256 of each Python file, by the YAML field that names it.
-        recorded_accuracies: accuracies on all test images that were recorded with weights, by the SHA-256 of the
-            weights. No result depends on them; `verify` compares them with measured accuracies.
     """
 
     datasets: dict[str, DatasetFacts]
     code: dict[str, str] = field(default_factory=dict)
-    recorded_accuracies: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def recorded_accuracies(self) -> dict[str, float]:
+        """Accuracies that were recorded with weights, by the SHA-256 of the weights."""
+        networks = (network for one in self.datasets.values() for network in one.networks)
+        return {network.weights.sha256: network.accuracy for network in networks if network.accuracy is not None}
 
 
 @dataclass(frozen=True)
-class PlanRecord:
+class _PlanRecord:
     """Content of ``plan.json``: the checked fields of the sweep, and the facts of the last run."""
 
     config: dict[str, Any]
     facts: Facts
 
 
-_RECORD = TypeAdapter(PlanRecord)
+_RECORD = TypeAdapter(_PlanRecord)
 
 
-def gather_facts(config: SweepConfig, inputs: Inputs, earlier: PlanRecord | None = None) -> Facts:
+def gather_facts(config: SweepConfig, inputs: Inputs, earlier: tuple[SweepConfig, Facts] | None = None) -> Facts:
     """Hash the inputs of a sweep.
 
     Published corrupted images that the filters of `inputs` exclude are not read; what the `earlier` plan says about
@@ -105,44 +111,19 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: PlanRecord | None
     """
     code = hash_files(config.code_files())
     weights = WeightsSource(config, config.make_space(code))
+    has_same_weights = earlier is not None and _weights_fields(config) == _weights_fields(earlier[0])
     datasets = {}
     for dataset in config.datasets:
-        known = earlier.facts.datasets.get(dataset) if earlier else None
-        networks = known.networks if known and earlier and _selects_same_weights(config, earlier.config) else ()
+        known = earlier[1].datasets.get(dataset) if earlier else None
+        networks = known.networks if known and has_same_weights else ()
         datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known, networks)
-    accuracies = dict(_find_recorded_accuracies(datasets, weights))
-    return Facts(datasets, code, accuracies | _accuracies_of(datasets, earlier.facts if earlier else None, accuracies))
+    return Facts(datasets, code)
 
 
-def _selects_same_weights(config: SweepConfig, earlier: Mapping[str, Any]) -> bool:
-    """Return whether two sweeps select the same weights of the same networks, in stores that may have moved."""
-    sections = ("checkpoints", "weights")
-    fields = config.model_dump(mode="json")
-    return all(_without_path(fields[name]) == _without_path(earlier[name]) for name in sections) and all(
-        fields[name] == earlier[name] for name in ("space", "network")
-    )
-
-
-def _without_path(section: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (section or {}).items() if name != "path"}
-
-
-def _find_recorded_accuracies(
-    datasets: Mapping[str, DatasetFacts], weights: WeightsSource
-) -> Iterator[tuple[str, float]]:
-    for dataset, facts in datasets.items():
-        for architecture in dict.fromkeys(network.architecture for network in facts.networks if network.weights.sha256):
-            with suppress(CheckpointError):  # the hash is that of an earlier plan
-                yield from weights.test_accuracies(dataset, architecture).items()
-
-
-def _accuracies_of(
-    datasets: Mapping[str, DatasetFacts], facts: Facts | None, found: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the recorded accuracies in other facts of networks for which none was found."""
-    hashes = {network.weights.sha256 for one in datasets.values() for network in one.networks} - found.keys()
-    accuracies = facts.recorded_accuracies if facts else {}
-    return {sha256: accuracy for sha256, accuracy in accuracies.items() if sha256 in hashes}
+def _weights_fields(config: SweepConfig) -> dict[str, Any]:
+    """Return the fields that select the weights of networks, in stores that may have moved."""
+    names = {"space", "network", "checkpoints", "weights"}
+    return config.model_dump(mode="json", include=names, exclude={"checkpoints": {"path"}, "weights": {"path"}})
 
 
 def _dataset_facts(
@@ -177,9 +158,9 @@ def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, fil
         except CheckpointError:
             if filters.selects(dataset, architecture):
                 raise
-            found = config.placeholder_weights("")
-        for weights in found:
-            yield Network(architecture, weights, weights.name if config.has_several_weights else "")
+            found = dict.fromkeys(config.placeholder_weights(""))
+        for weights, accuracy in found.items():
+            yield Network(architecture, weights, weights.name if config.has_several_weights else "", accuracy)
 
 
 def _fill_hashes(networks: Iterable[Network], known: Iterable[Network]) -> tuple[Network, ...]:
@@ -269,7 +250,7 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
 
 def save_plan(config: SweepConfig, facts: Facts) -> None:
     """Write the sweep and its facts to the results folder, for workers and for commands without the inputs."""
-    record = PlanRecord(config.model_dump(mode="json"), facts)
+    record = _PlanRecord(config.model_dump(mode="json"), facts)
     write_text(config.results / PLAN_FILE, _RECORD.dump_json(record).decode() + "\n")
 
 
@@ -279,9 +260,9 @@ def merge_plans(sources: Sequence[Path], target: Path) -> None:
     A run with filters hashes neither weights nor published corruptions that it does not need.
     """
     config, facts = load_plan(target if (target / PLAN_FILE).exists() else sources[0])
-    for other in filter(None, map(find_plan, sources)):
-        if _selects_same_weights(config, other.config):
-            facts = _fill_facts(facts, other.facts)
+    for other_config, other in filter(None, map(find_plan, sources)):
+        if _weights_fields(config) == _weights_fields(other_config):
+            facts = _fill_facts(facts, other)
     save_plan(config.model_copy(update={"results": target}), facts)
 
 
@@ -290,10 +271,7 @@ def _fill_facts(facts: Facts, other: Facts) -> Facts:
         dataset: _fill_dataset(own, other.datasets[dataset]) if dataset in other.datasets else own
         for dataset, own in facts.datasets.items()
     }
-    accuracies = facts.recorded_accuracies
-    return replace(
-        facts, datasets=datasets, recorded_accuracies=accuracies | _accuracies_of(datasets, other, accuracies)
-    )
+    return replace(facts, datasets=datasets)
 
 
 def _fill_dataset(own: DatasetFacts, other: DatasetFacts) -> DatasetFacts:
@@ -323,10 +301,9 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
         ) from error
 
 
-def find_plan(results: Path) -> PlanRecord | None:
-    """Return the plan of the last run; None if there is no valid one, which the calling run rewrites."""
+def find_plan(results: Path) -> tuple[SweepConfig, Facts] | None:
+    """Return the sweep and facts of the last run; None if there is no valid plan, which the calling run rewrites."""
     try:
-        config, facts = load_plan(results)
+        return load_plan(results)
     except InputError:
         return None
-    return PlanRecord(config.model_dump(mode="json"), facts)

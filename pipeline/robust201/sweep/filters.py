@@ -9,7 +9,7 @@ from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId, format_architecture
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.training_config import Training, TrainingConfig
-from robust201.tasks import KEY_GROUPS, TASKS, suggest_key
+from robust201.tasks import suggest_key
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,9 @@ class Filters:
         names: tuple[str, ...] | None,
         own_names: Collection[str],
     ) -> None:
-        known_names = (*TASKS, *KEY_GROUPS) if noun == "key" else ()
         for name in names or ():
             if name not in own_names:
-                # Suggest the YAML's names; if the name is misspelt, also suggest names that this YAML lacks.
-                candidates = [*own_names]
-                if name not in known_names:
-                    candidates += [known for known in known_names if known not in own_names]
-                suggestion = suggest_key(name, candidates) if noun == "key" else did_you_mean(name, candidates)
+                suggestion = suggest_key(name, own_names) if noun == "key" else did_you_mean(name, own_names)
                 raise ConfigError(
                     f"Selecting failed for {config.name}: expected one of its {noun}s, got {name!r}.{suggestion}"
                 )

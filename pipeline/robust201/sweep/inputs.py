@@ -48,30 +48,21 @@ class Inputs:
             if selection.split != "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the {selection.split} images of {dataset} failed for {section.path}: expected a folder "
-                    "with both splits, got a file, which contains only one split. Set `path` to a folder, or "
-                    f"{self._test_split_advice(selection)}."
+                    "with both splits, got a file, which contains only one split. Set `path` to a folder, or set "
+                    "`split: test` for the measures."
                 )
-            try:
-                images = load_images(
-                    spec,
-                    form=section.form,
-                    path=section.path,
-                    split=selection.split,
-                    count=selection.count,
-                    seed=selection.seed,
-                )
-            except DatasetError as error:
-                if selection.split == "test":
-                    raise
-                raise DatasetError(f"{error} Or {self._test_split_advice(selection)}.") from error
+            images = load_images(
+                spec,
+                form=section.form,
+                path=section.path,
+                split=selection.split,
+                count=selection.count,
+                seed=selection.seed,
+            )
             if selection.file is not None:
                 images = select_file(images, Path(selection.file))
             self._images[dataset, own_selection] = images
         return self._images[dataset, own_selection]
-
-    def _test_split_advice(self, own_selection: ImageSelection) -> str:
-        keys = [key for key, parameters in self._config.parameters.items() if parameters.own_images == own_selection]
-        return f"set `split: test` for {', '.join(keys)}"
 
     def copy_images(self) -> None:
         """Copy every dataset's selected images to the results folder (see `save_image_copy`)."""

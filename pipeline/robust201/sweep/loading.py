@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from robust201.core.errors import ArchitectureError, ConfigError, RobustError
-from robust201.core.records import Normalisation
-from robust201.sweep.config import DatasetSection, SweepConfig
+from robust201.sweep.config import SweepConfig
 from robust201.sweep.field_errors import describe_problem, field_names_of
 from robust201.sweep.sweep_yaml import find_line, read_fields
 from robust201.sweep.training_config import TrainingConfig
@@ -29,9 +28,7 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     Raises:
         ConfigError: the file is missing or not valid YAML, or a field is unknown or invalid.
     """
-    config = override_config(read_fields(path), path, overrides)
-    _check_normalisations(config.datasets, "sweep", _make_locator(path, overrides))
-    return config
+    return override_config(read_fields(path), path, overrides)
 
 
 def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
@@ -55,23 +52,8 @@ def _describes_trainings(fields: Mapping[str, Any]) -> bool:
 
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     """Read and check a training YAML, like `load_config` for a sweep."""
-    locate = _make_locator(path, overrides)
-    config = parse_training(_override_fields(read_fields(path, "training YAML"), overrides), str(path), locate)
-    _check_normalisations(config.datasets, "training YAML", locate)
-    return config
-
-
-def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: str, locate: LocateField) -> None:
-    """Reject values that are implausible for pixels in [0, 1]."""
-    for dataset, section in datasets.items():
-        fields = section.normalisation
-        problem = None if fields is None else Normalisation(fields.mean, fields.std).problem
-        if problem is not None:
-            field_path = ("datasets", dataset, "normalisation", problem.field)
-            raise ConfigError(
-                f"Reading the {content_name} failed for {locate(field_path)}: {'.'.join(field_path)}: {problem.text} "
-                "docs/configuration.md explains every field."
-            )
+    fields = _override_fields(read_fields(path, "training YAML"), overrides)
+    return _parse(TrainingConfig, fields, str(path), _make_locator(path, overrides))
 
 
 def _make_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
@@ -111,36 +93,24 @@ def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | 
 
     Errors contain the location that `locate` returns for the field, or `source` if `locate` is None.
     """
-    return _parse(SweepConfig, payload, source, locate, "sweep", "docs/configuration.md")
+    return _parse(SweepConfig, payload, source, locate)
 
 
-def parse_training(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> TrainingConfig:
-    """Validate the fields of a training configuration (see `parse_config`)."""
-    return _parse(TrainingConfig, payload, source, locate, "training YAML", "docs/training.md")
-
-
-def _parse(
-    model: type[_Model],
-    payload: Mapping[str, Any],
-    source: str,
-    locate: LocateField | None,
-    content_name: str,
-    page: str,
-) -> _Model:
+def _parse(model: type[_Model], payload: Mapping[str, Any], source: str, locate: LocateField | None) -> _Model:
     try:
         return model.model_validate(payload)
-    except ValidationError as error:
-        problem = describe_problem(error, model)
-        field_path = field_names_of(error.errors(include_url=False)[0]["loc"]) or _field_path_in(problem, model)
+    except (ValidationError, RobustError) as error:
+        kind: type[RobustError] = ConfigError
+        if isinstance(error, ValidationError):
+            problem = describe_problem(error, model)
+            field_path = field_names_of(error.errors(include_url=False)[0]["loc"]) or _field_path_in(problem, model)
+        else:
+            kind, problem = type(error), str(error)
+            field_path = ("architectures",) if kind is ArchitectureError else _field_path_in(problem, model)
         location = locate(field_path) if locate else source
-        raise ConfigError(
-            f"Reading the {content_name} failed for {location}: {problem} {page} explains every field."
-        ) from error
-    except RobustError as error:
-        field_path = ("architectures",) if isinstance(error, ArchitectureError) else _field_path_in(str(error), model)
-        location = locate(field_path) if locate else source
-        raise type(error)(
-            f"Reading the {content_name} failed for {location}: {error} {page} explains every field."
+        name, page = ("sweep", "configuration") if model is SweepConfig else ("training YAML", "training")
+        raise kind(
+            f"Reading the {name} failed for {location}: {problem} docs/{page}.md explains every field."
         ) from error
 
 

@@ -86,26 +86,6 @@ def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
     }
 
 
-_EXCLUDED_FIELDS = {"name", "results", "shards", "execution"} | {
-    "batch_size",
-    "checkpoints",
-    "weights",
-    "datasets",
-    "keys",
-}
-"""Fields that do not affect results, and fields that `result_fields` compares in another form."""
-
-
 def result_fields(config: SweepConfig) -> dict[str, Any]:
-    """Return the fields that affect a sweep's results, without paths and execution settings."""
-    weights = config.checkpoints or config.weights
-    has_custom_tasks = any(isinstance(parameters, UserTaskParameters) for parameters in config.parameters.values())
-    return {
-        **config.model_dump(mode="json", exclude=_EXCLUDED_FIELDS),
-        # The batch size affects the random numbers of reference libraries and custom tasks, and no other results.
-        "batch_size": config.batch_size if config.engine == "reference" or has_custom_tasks else None,
-        "weights": weights.model_dump(mode="json", exclude={"path", "files"}) if weights else None,
-        "datasets": {dataset: list(config.keys_of(dataset)) for dataset in config.datasets},
-        "dataset_fields": {dataset: section.identity() for dataset, section in config.datasets.items()},
-        "keys": {key: parameters.model_dump(mode="json") for key, parameters in config.parameters.items()},
-    }
+    """Return the fields of a sweep that may affect results."""
+    return config.model_dump(mode="json", exclude={"name", "results", "shards", "execution"})

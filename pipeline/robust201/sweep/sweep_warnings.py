@@ -1,7 +1,6 @@
 """Warnings about valid sweeps: omitted evaluations, and values that may be mistakes."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from robust201.core.records import NO_NORMALISATION
 from robust201.sweep.config import SpaceFile, SweepConfig
@@ -12,30 +11,17 @@ from robust201.sweep.user_tasks import UserTaskParameters
 _MAX_SHOWN_KEYS = 3
 
 
-class SweepWarning(NamedTuple):
-    """A warning and its remedy."""
-
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.problem}. {self.remedy}"
-
-
-def find_uncounted_images(config: SweepConfig, facts: Facts) -> list[SweepWarning]:
+def find_uncounted_images(config: SweepConfig, facts: Facts) -> list[str]:
     """Return warnings about datasets whose images cannot be counted (see `sweep.facts.assumed_facts`)."""
     return [
-        SweepWarning(
-            f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so the estimates exclude "
-            f"{dataset}",
-            "Run `robust201 doctor` to find the cause.",
-        )
+        f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so the estimates exclude "
+        f"{dataset}. Run `robust201 doctor` to find the cause."
         for dataset, dataset_facts in facts.datasets.items()
         if not dataset_facts.images_of().n_images
     ]
 
 
-def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
+def find_sweep_warnings(config: SweepConfig) -> list[str]:
     """Return all warnings about a sweep."""
     return [
         *_find_omitted_corruptions(config),
@@ -44,32 +30,31 @@ def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
     ]
 
 
-def _find_omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
+def _find_omitted_corruptions(config: SweepConfig) -> Iterator[str]:
     for dataset, section in config.datasets.items():
         keys = config.omitted_keys(dataset)
         # `corruptions: null` excludes the group on purpose, but a corruption that `keys` names still needs a warning.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
             key_names = ", ".join(keys) if len(keys) <= _MAX_SHOWN_KEYS else f"{len(keys)} corruptions"
-            yield SweepWarning(
+            yield (
                 f"not evaluated on {dataset}: {key_names}, because datasets.{dataset} has no source of corrupted "
-                "images",
-                f"To evaluate them, write `corruptions: {{source: generated}}` in datasets.{dataset}.",
+                f"images. To evaluate them, write `corruptions: {{source: generated}}` in datasets.{dataset}."
             )
 
 
-def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterator[SweepWarning]:
+def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterator[str]:
     """Warn that a user's networks get normalised images of built-in datasets, unlike in `robust201 evaluate`."""
     if not isinstance(config.space, SpaceFile):
         return
     for dataset, section in config.datasets.items():
         normalisation = config.dataset_spec(dataset).normalisation
         if section.normalisation is None and normalisation != NO_NORMALISATION.of_channels(len(normalisation.mean)):
-            yield SweepWarning(
+            yield (
                 f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
-                f"{_format_numbers(normalisation.mean)} and std {_format_numbers(normalisation.std)}",
+                f"{_format_numbers(normalisation.mean)} and std {_format_numbers(normalisation.std)}. "
                 "If they take pixels in [0, 1], as with `robust201 evaluate`, write `normalisation: {mean: [0, 0, 0], "
                 f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there, and pass them to "
-                "`evaluate` and `compare` as --mean and --std.",
+                "`evaluate` and `compare` as --mean and --std."
             )
 
 
@@ -77,12 +62,12 @@ def _format_numbers(numbers: tuple[float, ...]) -> str:
     return f"[{', '.join(f'{number:.4g}' for number in numbers)}]"
 
 
-def _find_doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
+def _find_doubtful_parameters(config: SweepConfig) -> Iterator[str]:
     for key, parameters in config.parameters.items():
         for caution in parameters.cautions:
-            yield SweepWarning(f"keys.{key}.{caution.field}: {caution.problem}", caution.remedy)
+            yield f"keys.{key}.{caution.field}: {caution.problem}. {caution.remedy}"
         if isinstance(parameters, UserTaskParameters) and parameters.kind == "attack" and parameters.passes is None:
-            yield SweepWarning(
-                f"keys.{key}.passes: not set, so times are estimated as if the attack made one pass per image",
-                "Set it to the number of forward passes, with three for each gradient.",
+            yield (
+                f"keys.{key}.passes: not set, so times are estimated as if the attack made one pass per image. "
+                "Set it to the number of forward passes, with three for each gradient."
             )

@@ -5,8 +5,6 @@ It accepts only strings, decimal numbers, booleans, lists and mappings, and reje
 Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
 """
 
-import copy
-import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ _PARSER_LOCATION = ' in "<unicode string>",'
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser if PyYAML was built with it, because the Python parser takes ten seconds per megabyte."""
 
-_STRING, _INTEGER, _FLOAT, _AMBIGUOUS = (f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "ambiguous"))
+_STRING, _INTEGER, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float"))
 
 _SIGNED_DIGITS = "0123456789+-"
 
@@ -41,15 +39,9 @@ _NUMBERS = (
         ),
         f"{_SIGNED_DIGITS}.",
     ),
-    (
-        _AMBIGUOUS,
-        re.compile(r"[-+]?(?:0[bB][01_]+|0[oO][0-7_]+|0[xX][0-9a-fA-F_]+|[0-9]+(?:\.[0-9]*)?[_:][0-9_:.]*)$"),
-        _SIGNED_DIGITS,
-    ),
 )
-"""Tags of plain values that begin like a number, with the pattern and the first characters of each. Leading zeros do
-not change a number, as on the command line. Ambiguous values are numbers in other bases, with underscores or in minutes
-and seconds, which versions of YAML read differently."""
+"""Tags of numbers, with the pattern and the first characters of each. Leading zeros do not change a number, as on the
+command line. Numbers in other bases, or in minutes and seconds, are strings, which number fields reject."""
 
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc]
@@ -80,14 +72,8 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
         constructed: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return constructed
 
-    def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        text = str(self.construct_scalar(node))
-        tag = self.resolve(yaml.ScalarNode, text, (True, False))
-        if tag not in {_INTEGER, _FLOAT}:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"expected a decimal number, or text in quotes, got {text}", node.start_mark
-            )
-        return int(text) if tag == _INTEGER else float(super().construct_yaml_float(node))
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        return int(str(self.construct_scalar(node)))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -97,8 +83,8 @@ class _Dumper(yaml.SafeDumper):
 _StrictLoader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"
 )
+_StrictLoader.add_constructor(_INTEGER, _StrictLoader.construct_integer)
 for _tag, _pattern, _first_characters in _NUMBERS:
-    _StrictLoader.add_constructor(_tag, _StrictLoader.construct_number)
     for _class in (_StrictLoader, _Dumper):
         _class.add_implicit_resolver(_tag, _pattern, _first_characters)
 
@@ -112,7 +98,7 @@ def dump_fields(fields: Mapping[str, Any], **options: Any) -> str:
 def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
     """Read the fields of a YAML file without validating them; `content_name` names the file's content in errors."""
     try:
-        payload = copy.deepcopy(_build_value(path.read_text(encoding="utf-8")))
+        payload = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - it is a safe loader
     except OSError as error:
         raise ConfigError(
             f"Reading the {content_name} failed for {path}: the file cannot be read ({error.strerror}). Correct the "
@@ -129,12 +115,6 @@ def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
             f"{'an empty file' if payload is None else type(payload).__name__}. See jobs/ for examples."
         )
     return payload
-
-
-# Commands read a file twice: first to see whether it is a sweep, and then to load it.
-@functools.lru_cache(maxsize=1)
-def _build_value(text: str) -> Any:
-    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a subclass of PyYAML's safe loader
 
 
 def find_line(path: Path, field_path: Sequence[str]) -> int | None:

@@ -130,53 +130,8 @@ class TrainingConfig(BaseConfig):
                         f"{did_you_mean(dataset, self.datasets)}"
                     )
             for target in self.targets(name):
-                self._check_data(name, target)
-        self._check_starts()
-        return self
-
-    def _check_data(self, name: str, target: str) -> None:
-        spec = self.dataset_spec(target)
-        for field, dataset in _datasets_in_data(self.recipes[name]):
-            source = self.dataset_spec(dataset)
-            for property_name, expected, actual in (
-                ("classes", spec.n_classes, source.n_classes),
-                ("image_size", spec.image_size, source.image_size),
-            ):
-                if expected != actual:
-                    raise ValueError(
-                        f"recipes.{name}.data.{field}: `{property_name}` of {target} is {expected}, but "
-                        f"`{property_name}` of {dataset} is {actual}. Choose another dataset, or restrict the recipe "
-                        "to other datasets with `on`."
-                    )
-
-    def _check_starts(self) -> None:
-        for name, recipe in self.recipes.items():
-            start = recipe.start
-            if start is None:
-                continue
-            if start.recipe in self.recipes:
-                targets = self.targets(start.recipe)
-                if start.dataset not in targets:
-                    raise ValueError(
-                        f"recipes.{name}.start.dataset: expected a dataset of the recipe {start.recipe}, got "
-                        f"{start.dataset!r}.{did_you_mean(start.dataset, targets)}"
-                    )
-            elif not re.fullmatch(_RECIPE_NAME, start.recipe):
-                raise ValueError(
-                    f"recipes.{name}.start.recipe: expected the name of a recipe in `recipes` or in the store, got "
-                    f"{start.recipe!r}.{did_you_mean(start.recipe, self.recipes)}"
-                )
-            if start.dataset in self.datasets:
-                n_classes = self.dataset_spec(start.dataset).n_classes
-                for target in self.targets(name):
-                    if self.dataset_spec(target).n_classes != n_classes:
-                        raise ValueError(
-                            f"recipes.{name}.start: {start.dataset} has {n_classes} classes, but {target} has "
-                            f"{self.dataset_spec(target).n_classes}. Choose another start, or restrict the recipe to "
-                            "other datasets with `on`."
-                        )
-            for target in self.targets(name):
                 self._check_start_cycle(name, target)
+        return self
 
     def _check_start_cycle(self, recipe: str, dataset: str) -> None:
         visited: list[tuple[str, str]] = []

@@ -203,7 +203,8 @@ class TrainingPlanner:
         if predecessor is None:
             return None, False
         records = self._records(predecessor)
-        if predecessor.recipe in self._config.recipes:
+        recipes = self._config.recipes
+        if predecessor.recipe in recipes and predecessor.dataset in self._config.targets(predecessor.recipe):
             planned = self._plan(predecessor, requested)
             if not planned.is_done and predecessor in requested:
                 return None, True

@@ -48,34 +48,25 @@ class WeightsSource:
         assert section is not None  # noqa: S101 - only called if the sweep has files
         return section.weights_files(dataset)[str(architecture)]
 
-    def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
-        """Return the weights of a network on a dataset."""
+    def find(self, dataset: str, architecture: ArchitectureId) -> dict[Weights, float | None]:
+        """Return the weights of a network on a dataset, each with the test accuracy that was recorded with it."""
         if self._from_files:
-            return (Weights(_hash_weights(self._weights_file(dataset, architecture))),)
+            return {Weights(_hash_weights(self._weights_file(dataset, architecture))): None}
         if self._seeds:
-            return tuple(self._random_weights(dataset, architecture, seed) for seed in self._seeds)
+            return dict.fromkeys(self._random_weights(dataset, architecture, seed) for seed in self._seeds)
         records = self._find_records(dataset, architecture)
         if self._config.weights is None:
-            return (Weights(records[0].sha256),)
-        return tuple(
+            return {Weights(records[0].sha256): records[0].recorded_accuracy}
+        return {
             Weights(
                 record.sha256,
                 record.recipe,
                 record.epochs if record.steps is None else None,
                 record.seed,
                 steps=record.steps_done,
-            )
+            ): record.recorded_accuracy
             for record in records
-        )
-
-    def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
-        """Return the test accuracies recorded with a network's weights, by the weights' SHA-256."""
-        if self._from_files or self._seeds:
-            return {}
-        accuracies_by_hash = {
-            record.sha256: record.recorded_accuracy for record in self._find_records(dataset, architecture)
         }
-        return {sha256: accuracy for sha256, accuracy in accuracies_by_hash.items() if accuracy is not None}
 
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
         """Check from file headers that a network's weights exist, are complete and have the right names and shapes.
