@@ -646,9 +646,7 @@ class SweepConfig(BaseConfig):
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
                 spec = self.dataset_spec(dataset)
-                problem = parameters.unsupported_classes_reason(spec.n_classes) or task.excessive_cost_reason(
-                    parameters, spec.n_classes
-                )
+                problem = parameters.unsupported_classes_reason(spec.n_classes)
                 if problem is None and task.constraint is not None:
                     problem = task.constraint.excessive_strength_reason(
                         parameters.strengths, (3, spec.image_size, spec.image_size)
