@@ -227,20 +227,6 @@ def test_autoattack_returns_clean_image_if_it_fails(task, engine):
         assert torch.equal(~unchanged, (predict(perturbed) != labels) & ~misclassified_before)
 
 
-@every_attack
-@pytest.mark.parametrize("n_correct", [0, 1, 2])
-@pytest.mark.slow_combinations
-def test_attack_supports_few_correct_images(task, n_correct):
-    labels = IMAGES.labels.copy()
-    predicted = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()
-    labels[:] = (predicted + 1) % N_CLASSES
-    labels[:n_correct] = predicted[:n_correct]
-    perturbed = perturb_all(task, small_parameters(task), tiny_images(labels=labels), tiny_context(task.key))
-    if task in AUTOATTACKS:
-        clean = to_float(torch.from_numpy(IMAGES.images))
-        assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in perturbed.values())
-
-
 # --- clean and corrupted -------------------------------------------------------------------------------------------
 
 

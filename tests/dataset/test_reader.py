@@ -150,6 +150,7 @@ def test_modified_result_does_not_affect_later_queries(dataset):
     assert dataset.accuracy(0, "cifar10", "pgd") == original != []
 
 
+@pytest.mark.filterwarnings("ignore::robust201.dataset.folder.MissingFilesWarning")
 def test_query_rejects_or_skips_missing_files(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()

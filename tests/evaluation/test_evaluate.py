@@ -17,16 +17,14 @@ from robust201.evaluation.user_calls import count_passes
 from robust201.networks.device import configure_torch
 from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.columns import MEASUREMENTS
-from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_TASKS, mark_ensembles_slow
+from tests.support.attack_rows import FULLY_TESTED_TASKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
     CountingNetwork,
     TinyNetwork,
-    attack_parameters,
     checked_classifier,
     part_of,
     perturb_all,
     request_of,
-    small_parameter_values,
     small_parameters,
     tiny_classifier,
     tiny_context,
@@ -101,17 +99,6 @@ def test_result_does_not_depend_on_order_of_batches(task, monkeypatch):
 
     monkeypatch.setattr(type(task), "load", lambda *_: yield_shuffled)
     assert_same_values(sorted(evaluate_images(task), key=lambda result: result.strength), expected)
-
-
-@pytest.mark.parametrize("task", [task for task in FULLY_TESTED_ATTACKS if task.constraint], ids=lambda task: task.key)
-def test_attack_lowers_accuracy(task):
-    clean_accuracy = float(evaluate_images(TASKS["clean"])[0].values["accuracy"])
-    extra_parameters = {"queries": 60} if task.key.startswith("aa_square") else {}
-    parameters = attack_parameters(task, (0.1, 32.0), **small_parameter_values(task) | extra_parameters)
-    weak_accuracy, strong_accuracy = (
-        float(result.values["accuracy"]) for result in evaluate_images(task, parameters=parameters)
-    )
-    assert clean_accuracy >= weak_accuracy > strong_accuracy
 
 
 def test_evaluate_part_yields_each_strength_as_soon_as_it_is_complete():

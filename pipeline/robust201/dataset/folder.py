@@ -47,8 +47,8 @@ class MissingFilesWarning(RobustWarning):
 
 
 def describe_absent_keys(folder: Path, keys: Sequence[str]) -> str:
-    """Return the text of a warning that keys have no files."""
-    return f"{folder / SWEEP_FILE} lists {', '.join(keys)}, but these keys have no files, so results are missing"
+    """Return the text of a warning that keys lack files."""
+    return f"{folder / SWEEP_FILE} lists {', '.join(keys)}, but these keys lack files, so results are missing"
 
 
 class DatasetFolder:
@@ -98,13 +98,19 @@ class DatasetFolder:
 
     @cached_property
     def absent_keys(self) -> list[str]:
-        """Datasets and keys in sweep.json that have no files, such as after an incomplete download."""
+        """Datasets and keys in sweep.json that lack files, such as after an incomplete download."""
         return [
             f"{dataset} {key}"
             for dataset, keys in self._keys_by_dataset.items()
             for key in keys
-            if not self.has_key(dataset, key) and key not in self.missing.get(dataset, {})
+            if not self._has_all_files(dataset, key) and key not in self.missing.get(dataset, {})
         ]
+
+    def _has_all_files(self, dataset: str, key: str) -> bool:
+        """Return whether a key has a Parquet file or all its JSON files; of a measure, one is enough."""
+        found = [self.find_json(dataset, key, name) is not None for name in self.measurements_of(dataset, key)]
+        is_complete = any(found) if self.kind_of(key) == "measure" else all(found)
+        return is_complete or self._find_parquet(dataset, key) is not None
 
     def _find_custom_parameters(self) -> dict[str, Mapping[str, Any]]:
         """Return the parameters of custom tasks in sweep.json, by key; they include the kind, norm and columns."""
@@ -238,13 +244,10 @@ class DatasetFolder:
 
         return file if CORRECT_BITS in column_names(file) else None
 
-    def read_outcomes(self, dataset: str, key: str, strength: float) -> "tuple[list[Any], list[str], Packed]":
-        """Read the packed outcomes of a key at a strength (see `parquet_rows.read_packed_outcomes`)."""
+    def read_outcomes(self, file: Path, strength: float) -> "tuple[list[Any], list[str], Packed]":
+        """Read the packed outcomes of a key's file at a strength (see `parquet_rows.read_packed_outcomes`)."""
         from robust201.dataset.parquet_rows import read_packed_outcomes
 
-        file = self.find_outcomes(dataset, key)
-        if file is None:
-            raise self.missing_file_error(dataset, key, CORRECT_BITS)
         ids, weights, packed = read_packed_outcomes(file, strength)
         self._check_ids(file, ids)
         return ids, weights, packed

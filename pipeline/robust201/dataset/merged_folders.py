@@ -15,7 +15,6 @@ from robust201.core.records import (
     ArchitectureId,
     canonical_json,
 )
-from robust201.dataset.arguments import as_names
 from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.layout import (
     CLEAN,
@@ -462,6 +461,11 @@ class MergedFolders:
             f"{len(self.meta['ids']) - 1} or a cell string such as {self.meta['ids']['0']['nb201-string']}, "
             "got neither. Use a number or a string of this form."
         )
+
+
+def as_names(names: NameOrNames) -> list[str]:
+    """Return a name or several names as a list."""
+    return [names] if isinstance(names, str) else [*names]
 
 
 def _union(name_lists: Iterable[Iterable[str]]) -> list[str]:

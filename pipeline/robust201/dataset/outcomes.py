@@ -69,9 +69,10 @@ def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strengt
     """Read the outcomes of all networks (see `Dataset.outcomes`)."""
     packed_by_network: dict[Any, NDArray[np.uint8]] = {}
     for folder in reader.folders:
-        if not folder.find_outcomes(dataset, key) or strength not in folder.strengths(dataset, key):
+        file = folder.find_outcomes(dataset, key)
+        if file is None or strength not in folder.strengths(dataset, key):
             continue
-        ids, weights, packed = folder.read_outcomes(dataset, key, strength)
+        ids, weights, packed = folder.read_outcomes(file, strength)
         names = reader.name_networks(folder, f"{dataset} {key}", pd.Series(ids), pd.Series(weights, dtype=object))
         packed_by_network |= dict(zip(names.tolist(), packed[names.index.to_numpy(np.int64)], strict=True))
     if not packed_by_network:
@@ -81,13 +82,6 @@ def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strengt
             "bits."
         )
     n_images, networks = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
-    sizes = {len(bits) for bits in packed_by_network.values()}
-    if sizes != {-(-n_images // 8)}:
-        raise ResultsError(
-            f"Reading outcomes failed for {dataset} {key} of {reader.path}: expected {-(-n_images // 8)} bytes per row "
-            f"for the {n_images:,} images in the table of images, got {', '.join(map(str, sorted(sizes)))}. Export or "
-            "download the dataset again."
-        )
     return Outcomes(tuple(networks), np.stack([packed_by_network[network] for network in networks]), n_images)
 
 

@@ -8,6 +8,7 @@ measures and results of other spaces, and returns results as a pandas DataFrame.
 
 import itertools
 import math
+import numbers
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,6 @@ from robust201.dataset.layout import (
     spellings,
 )
 from robust201.dataset.table import is_scalar
-from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
     from robust201.dataset.derived import DerivedMetrics
     from robust201.dataset.outcomes import Outcomes
-from robust201.dataset.arguments import as_names, as_strength
-from robust201.dataset.merged_folders import MergedFolders, NameOrNames
+from robust201.dataset.merged_folders import MergedFolders, NameOrNames, as_names
 
 PAPER_ATTACKS = tuple(TASKS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
 """The paper's attacks, spelled as in the published files."""
@@ -157,13 +156,8 @@ class Dataset(MergedFolders):
             (dataset, key_name, requested or self.measurements(dataset, key_name))
             for dataset, key_name in itertools.product(datasets, keys)
         ]
-        progress_bar = (
-            None
-            if tqdm is None
-            else getattr(tqdm, "tqdm", tqdm)(total=sum(len(measurements) for _, _, measurements in requests))
-        )
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
-        for dataset, key_name, measurements in requests:
+        for dataset, key_name, measurements in requests if tqdm is None else getattr(tqdm, "tqdm", tqdm)(requests):
             is_absent = self._is_intentionally_absent(dataset, key_name, measurements, is_explicit=key is not None)
             values = {
                 measurement: self._read_nested(dataset, key_name, measurement)
@@ -172,10 +166,6 @@ class Dataset(MergedFolders):
             }
             if values or is_absent:
                 result[dataset][key_name] = values
-            if progress_bar is not None:
-                progress_bar.update(len(measurements))
-        if progress_bar is not None:
-            progress_bar.close()
         return result
 
     def id_to_string(self, i: int | str) -> str:
@@ -308,33 +298,22 @@ class Dataset(MergedFolders):
         reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
         return derive_metrics(self.select(keys=keys), dataset_names, reference=reference_id)
 
-    def worst_case(self, dataset: str, tasks: Sequence[tuple[str, float]]) -> "pd.DataFrame":
-        """Return the fraction of images that each architecture classifies correctly under every task in `tasks`.
-
-        Args:
-            dataset: name of the dataset.
-            tasks: pairs of a key and a strength; clean images are ``("clean", 0)``.
-
-        Returns:
-            `accuracy`, `low` and `high` (its 95% interval) of the architectures that have outcomes for all tasks.
-
-        Raises:
-            ConfigError: `tasks` is empty.
-            ResultsError: outcomes of a task are not stored.
-        """
-        from robust201.dataset.derived import worst_case_accuracies
-
-        if not tasks:
-            raise ConfigError(
-                f"Computing the worst case failed for {dataset}: `tasks` is empty. Choose at least one task."
-            )
-        outcomes = [self.outcomes(dataset, key, strength) for key, strength in tasks]
-        accuracies = worst_case_accuracies(outcomes)
-        low, high = accuracy_intervals(accuracies, outcomes[0].n_images)
-        return accuracies.to_frame("accuracy").assign(low=low, high=high)
-
-    def _check_strength(self, action: str, dataset: str, key: str, strength: float) -> float:
-        return as_strength(strength, self.strengths(dataset, key), f"{action} failed for {dataset} {key}")
+    def _check_strength(self, action: str, dataset: str, key: str, strength: object) -> float:
+        """Return a strength as a float; raise ConfigError unless it is known, or 0 for clean images."""
+        known_strengths = self.strengths(dataset, key)
+        is_number = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
+        number = float(strength) if is_number else math.nan  # type: ignore[arg-type]
+        if number in known_strengths or number == 0:
+            return number
+        matching = [known for known in known_strengths if math.isclose(255 * number, known, rel_tol=0.015)]
+        advice = ""
+        if matching and number < 1:
+            advice = f" Epsilons are in units of 1/255: write {matching[0]:g} for {matching[0]:g}/255."
+        strengths = ", ".join(f"{known:g}" for known in known_strengths)
+        raise ConfigError(
+            f"{action} failed for {dataset} {key}: expected one of the strengths {strengths}, got {strength!r}."
+            f"{advice} Choose one of the expected strengths."
+        )
 
     def join(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """Return the rows of `table`, with the columns of another table about the same networks.
