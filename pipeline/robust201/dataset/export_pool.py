@@ -9,8 +9,8 @@ from robust201.core.errors import StorageError
 from robust201.core.processes import delaying_interrupts, end_with_parent, fork_server
 from robust201.dataset.key_files import KeyFiles, KeyReport
 
-MAX_PROCESSES = 8
-"""Maximum number of processes, each of which needs up to 190 MB, so all together need less than 1.5 GB."""
+MAX_PROCESSES = 6
+"""Maximum number of processes, each of which needs up to 220 MB of its own (100 classes), so all need 1.5 GB."""
 
 MIN_PARALLEL_EVALUATIONS = 20_000
 """Minimum number of evaluations whose export with several processes is faster."""

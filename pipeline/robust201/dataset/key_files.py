@@ -8,7 +8,7 @@ from pathlib import Path
 from robust201.dataset.json_writer import JsonWriter
 from robust201.dataset.parquet_writer import KeyFormat, ParquetWriter
 from robust201.dataset.published_layout import ParquetColumn
-from robust201.dataset.row_batch import UnitResults, iter_batches
+from robust201.dataset.row_batch import JSON_BYTES, ROW_GROUP_BYTES, UnitResults, iter_batches
 from robust201.dataset.written_file import WrittenFile, open_hashed
 
 
@@ -71,7 +71,7 @@ class KeyFiles:
             ]
             parquet = ParquetWriter(opened[self.parquet_name][0], form) if self.parquet_name else None
             writers += [parquet] if parquet else []
-            for batch in iter_batches(self.rows):
+            for batch in iter_batches(self.rows, ROW_GROUP_BYTES if parquet else JSON_BYTES):
                 n_units += len(batch.units)
                 for writer in writers:
                     writer.add(batch)

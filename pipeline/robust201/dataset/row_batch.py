@@ -12,8 +12,11 @@ from robust201.dataset.shard_rows import UnitRows
 
 StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 
-BATCH_BYTES = 16 << 20
-"""Minimum size of all batches of a key except the last, in memory. A batch is a row group of a Parquet file."""
+ROW_GROUP_BYTES = 16 << 20
+"""Minimum size of all row groups of a Parquet file except the last, in memory; each is a batch."""
+
+JSON_BYTES = 2 << 20
+"""Size of a batch from which numbers are converted to text at full speed."""
 
 
 class UnitResults(Protocol):
@@ -38,14 +41,14 @@ class RowBatch:
     columns: Mapping[str, StoredColumn]
 
 
-def iter_batches(rows: Iterable[tuple[Unit, UnitRows]]) -> Iterator[RowBatch]:
-    """Yield the units' columns in batches."""
+def iter_batches(rows: Iterable[tuple[Unit, UnitRows]], min_bytes: int) -> Iterator[RowBatch]:
+    """Yield the units' columns in batches, all but the last of at least `min_bytes`."""
     batch: list[tuple[Unit, UnitRows]] = []
     n_bytes = 0
     for unit, columns in rows:
         batch.append((unit, columns))
         n_bytes += sum(array.nbytes for values in columns.values() for array in values.values())
-        if n_bytes >= BATCH_BYTES:
+        if n_bytes >= min_bytes:
             yield make_batch(batch)
             batch, n_bytes = [], 0
     if batch:
