@@ -416,8 +416,8 @@ def _find_file(candidates: Iterable[Path]) -> Path | None:
     existing = [*filter(_is_file, candidates)]
     if len(existing) > 1:
         raise ResultsError(
-            f"Reading failed for {existing[0]}: there is also {existing[1]}, with the other spelling of the key. Remove "
-            "the file that does not belong to this dataset."
+            f"Reading failed for {existing[0]}: there is also {existing[1]}, with the other spelling of the key. "
+            "Remove the file that does not belong to this dataset."
         )
     return existing[0] if existing else None
 
