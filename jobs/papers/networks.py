@@ -58,9 +58,7 @@ def read_accuracies(networks: Sequence[Trained], dataset: str, key: str) -> pd.D
     for network in networks:
         if dataset not in network.reader.data or key not in network.reader.keys_all:
             continue
-        frame = network.reader.to_frame(dataset, key, weights=network.weights)
-        strengths = network.reader.strengths(dataset, key)
-        frame = frame[frame["strength"].isin(strengths)]  # attacks begin with the clean accuracy
+        frame = network.reader.with_weights(network.weights).read_table(dataset, key)
         columns = {"recipe": network.recipe, "epochs": network.epochs, "steps": network.steps, "seed": network.seed}
         frames.append(
             frame[["architecture", "strength", "value"]].rename(columns={"value": "accuracy"}).assign(**columns)
@@ -70,5 +68,5 @@ def read_accuracies(networks: Sequence[Trained], dataset: str, key: str) -> pd.D
 
 def read_outcomes(network: Trained, dataset: str, key: str, strength: float) -> dict[str, NDArray[np.bool_]]:
     """Return whether each image was classified correctly, by architecture."""
-    outcomes = network.reader.outcomes(dataset, key, strength, weights=network.weights)
+    outcomes = network.reader.with_weights(network.weights).outcomes(dataset, key, strength)
     return {str(name): correct for name, correct in zip(outcomes.architectures, outcomes.correct, strict=True)}

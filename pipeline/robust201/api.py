@@ -153,7 +153,7 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         strengths = {task.key: parameters.strengths for task, parameters in requested}
         saved = {} if options.save is None else read_saved(Path(options.save), empty, protocols, strengths).results
         evaluation = evaluate_keys(Run(context, image_set, protocols, shown, options), requested, empty, saved)
-        follows_gradients = any(task.kind == "attack" and task.role != "black box" for task, _ in requested)
+        follows_gradients = any(task.kind == "attack" and task.model.role != "black box" for task, _ in requested)
         zero_fraction = measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     rows = [row for results in evaluation.results.values() for row in results.rows]
     name = options.name_of(network)

@@ -256,7 +256,7 @@ def _evaluate_all(
 def parse_attacks(keys: Keys) -> tuple[dict[str, dict[str, Any]], Constraint]:
     """Return the attacks of `curves` with their parameters, and their norm."""
     fields_by_key = {key: dict(fields or {}) for key, fields in pair_with_fields(keys)}
-    known = [key for key, task in TASKS.items() if task.finds_distances]
+    known = [key for key, task in TASKS.items() if task.model.finds_distances]
     for key, fields in fields_by_key.items():
         if find_key(key).key not in known:
             raise ConfigError(

@@ -43,13 +43,6 @@ class ChosenImages:
     population: tuple[int, ...]
     strata: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        are_ascending = all(list(rows) == sorted({*rows}) for rows in (self.images, self.population))
-        are_numbered = {*self.strata} == {*range(max(self.strata, default=0) + 1)}
-        is_subset = bool(self.images) and {*self.images} <= {*self.population}
-        if not (are_ascending and are_numbered and is_subset and len(self.strata) == len(self.population)):
-            raise ValueError("the lists of images and strata contradict each other")
-
     @property
     def sample(self) -> ImageSample:
         """The sample with its strata."""

@@ -48,7 +48,7 @@ def test_summaries_agree_between_json_and_parquet(dataset_folder, tmp_path, meas
     json_only.mkdir()
     for name in ("cifar10", "meta.json", "sweep.json"):
         (json_only / name).symlink_to(dataset_folder / name)
-    assert_equal_summaries(read_summaries(json_only, measure), read_summaries(dataset_folder / "parquet", measure))
+    assert_equal_summaries(read_summaries(json_only, measure), read_summaries(dataset_folder, measure))
 
 
 @pytest.mark.parametrize("measure", MEASURES)

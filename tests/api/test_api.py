@@ -342,10 +342,9 @@ def test_loaded_network_matches_sweep_bit_for_bit(
     images = select(load_images("digits"), count=200, seed=0)
     model = load_model(309, "digits", tiny_weights)
     frame = evaluate(model, images.images, images.labels, keys, progress=False)
-    sweep_frame = pd.concat([dataset.to_frame("digits", key) for key in keys])
-    merged = frame.merge(sweep_frame[sweep_frame["architecture"] == 309], on=["key", "strength"])
+    merged = frame.merge(dataset.table.astype({"key": str}), on=["key", "strength"], suffixes=("", "_of_sweep"))
     assert len(merged) == len(frame) == 4
-    assert (merged["accuracy"] == merged["value"]).all()
+    assert (merged["accuracy"] == merged["accuracy_of_sweep"]).all()
 
 
 def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -> None:

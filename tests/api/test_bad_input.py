@@ -247,17 +247,6 @@ def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
     assert_evaluate_raises(DatasetError, r"got 0 to 1\.00020003\. Pass pixels divided by 255", images=floats)
 
 
-@pytest.mark.parametrize("key", ["aa_square_l2", "aa_square_l1", "aa_standard_l2", "aa_standard_l1"])
-@pytest.mark.parametrize("engine", ["fused", "reference"])
-@pytest.mark.slow_combinations
-def test_square_rejects_images_below_five_pixels_in_l2_and_l1(key: str, engine: str) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
-    message = rf"'{key}': expected images of 5 pixels or more, .* got 4x4\."
-    options = {"model": model, "images": PIXELS[:, :, :4, :4], "keys": [key], "engine": engine}
-    assert_evaluate_raises(DatasetError, message, **options)
-    evaluate(**options | {"labels": LABELS, "keys": {"aa_square": {"queries": 2}}, "progress": False})
-
-
 def test_attack_rejects_wrong_arguments() -> None:
     for key, options, message in (
         ("fog", {}, r"'fog': it is not an attack. Use one of aa_apgd-ce, "),

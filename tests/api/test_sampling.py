@@ -134,7 +134,7 @@ def test_chosen_images_are_not_exported(folders, tmp_path):
     assert "Not evaluated" not in (tmp_path / "out/README.md").read_text()
 
 
-@pytest.mark.parametrize("change", [{"images": []}, {"images": [9999]}, {"strata": [0]}, {"seed": 1}, None])
+@pytest.mark.parametrize("change", [{"images": ["x"]}, {"seed": 1}, None])
 def test_damaged_file_of_chosen_images_is_rejected(folders, chosen, tmp_path, change):
     path = tmp_path / "chosen.json"
     path.write_text("[1, 2]" if change is None else json.dumps(vars(chosen) | change))

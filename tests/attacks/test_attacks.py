@@ -84,24 +84,16 @@ def library_batches(key):
     ],
 )
 def test_task_fulfils_contract_and_preserves_global_state(task, engine):
-    def trace(_frame, _event, _argument):
-        return None
-
     parameters = small_parameters(task)
     images = IMAGES if task in FULLY_TESTED_TASKS else tiny_images(BATCH_SIZE + 1)
     context = dataclasses.replace(tiny_context(task.key), engine=engine)
-    initial_state, n_images = (torch.get_rng_state(), sys.gettrace()), 0
-    sys.settrace(trace)
-    try:
-        for batch in perturb(task, context, parameters, request_of(images, parameters.strengths)):
-            n_images += len(batch.positions)
-            assert torch.equal(torch.get_rng_state(), initial_state[0])
-            assert torch.is_grad_enabled()
-            assert not torch.is_inference_mode_enabled()
-            assert not batch.images.is_inference()
-            assert sys.gettrace() is trace
-    finally:
-        sys.settrace(initial_state[1])
+    random_state, n_images = torch.get_rng_state(), 0
+    for batch in perturb(task, context, parameters, request_of(images, parameters.strengths)):
+        n_images += len(batch.positions)
+        assert torch.equal(torch.get_rng_state(), random_state)
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        assert not batch.images.is_inference()
     assert n_images == len(parameters.strengths) * len(images)
     assert all(parameter.grad is None for parameter in context.classifier.parameters())
 
@@ -216,8 +208,8 @@ def test_defaults_match_the_libraries():
 
 
 def test_foolbox_import_does_not_need_git():
-    command = "import os, robust201.attacks.reference; assert 'GIT_PYTHON_REFRESH' not in os.environ"
-    subprocess.run([sys.executable, "-W", "error", "-c", command], env={"PATH": "/nonexistent"}, check=True)
+    command = [sys.executable, "-W", "error", "-c", "import robust201.attacks.reference"]
+    subprocess.run(command, env={"PATH": "/nonexistent"}, check=True)
 
 
 @every_autoattack
@@ -233,20 +225,6 @@ def test_autoattack_returns_clean_image_if_it_fails(task, engine):
         unchanged = (perturbed == clean).flatten(1).all(dim=1)
         assert unchanged[misclassified_before].all()
         assert torch.equal(~unchanged, (predict(perturbed) != labels) & ~misclassified_before)
-
-
-@every_attack
-@pytest.mark.parametrize("n_correct", [0, 1, 2])
-@pytest.mark.slow_combinations
-def test_attack_supports_few_correct_images(task, n_correct):
-    labels = IMAGES.labels.copy()
-    predicted = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()
-    labels[:] = (predicted + 1) % N_CLASSES
-    labels[:n_correct] = predicted[:n_correct]
-    perturbed = perturb_all(task, small_parameters(task), tiny_images(labels=labels), tiny_context(task.key))
-    if task in AUTOATTACKS:
-        clean = to_float(torch.from_numpy(IMAGES.images))
-        assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in perturbed.values())
 
 
 # --- clean and corrupted -------------------------------------------------------------------------------------------
@@ -267,16 +245,7 @@ def test_corruption_requests_images_by_key_severity_and_index(task):
         assert torch.equal(pixels, torch.from_numpy(expected) / 255)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        None,
-        lambda key, severity, indices: corrupted_images(key, severity, indices)[:, :, 1:],
-        lambda key, severity, indices: corrupted_images(key, severity, indices[1:]),
-        lambda key, severity, indices: corrupted_images(key, severity, indices) / 255,
-    ],
-    ids=["no source", "images too small", "too few images", "not uint8"],
-)
+@pytest.mark.parametrize("source", [None, lambda *arguments: corrupted_images(*arguments)[:, :, 1:]])
 def test_corruption_rejects_bad_source(source):
     task = TASKS["fog"]
     context = dataclasses.replace(tiny_context("fog"), corrupted_images=source)
@@ -285,15 +254,6 @@ def test_corruption_rejects_bad_source(source):
 
 
 # --- the contract --------------------------------------------------------------------------------------------------
-
-
-def test_check_batches_yields_valid_batches():
-    pixels = torch.from_numpy(IMAGES.images)
-    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
-    batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
-    request = request_of(IMAGES, (1.0,))
-    checked_batches = list(check_batches(iter(batches), tiny_context(""), request, LINF, None, name="x"))
-    assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
 
 
 def _broken_batches(change):

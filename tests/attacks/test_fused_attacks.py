@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from robust201.attacks import square
-from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Request, to_float
 from robust201.attacks.contract import perturb
 from robust201.attacks.random_numbers import RandomNumbers
@@ -116,7 +116,7 @@ def attack_images(
     parameters = parameters or small_parameters(task)
     strengths = strengths or parameters.strengths
     positions = np.arange(len(IMAGES)) if positions is None else np.asarray(positions)
-    batched_model = BatchedModel(model, Batching(batch_size, pool_size), N_CLASSES)
+    batched_model = BatchedModel(model, N_CLASSES, batch_size, pool_size)
     request = Request(
         strengths,
         torch.from_numpy(IMAGES.images[positions]),

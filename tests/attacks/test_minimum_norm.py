@@ -37,7 +37,7 @@ IMAGES = tiny_images()
 CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 CLASSIFIER = tiny_classifier()
-FUSED_TASKS = [task for task in TASKS.values() if task.finds_distances]
+FUSED_TASKS = [task for task in TASKS.values() if task.model.finds_distances]
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
@@ -67,7 +67,7 @@ def fused_minima(key, parameters, classifier=CLASSIFIER, labels=LABELS):
     """Return the nearest misclassified images that the fused attack finds, at any distance."""
     numbers = np.arange(len(IMAGES))
     samples = Samples(CLEAN, labels, np.full(len(IMAGES), np.inf), numbers, numbers, RandomNumbers(5, key))
-    return find_nearest(BatchedModel(classifier, LIBRARY_BATCHES, classifier.n_classes), samples, parameters)
+    return find_nearest(BatchedModel(classifier, classifier.n_classes, *LIBRARY_BATCHES), samples, parameters)
 
 
 def distances_of(key, images):

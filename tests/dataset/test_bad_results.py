@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from robust201.run.lock import hold_lock
 from tests.conftest import read_tree
 from tests.support.small_results import write_results
 
@@ -49,35 +48,6 @@ def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, t
     assert read_tree(tmp_path) == tree_before
 
 
-@pytest.mark.parametrize("existing", ["file", "foreign dataset", "other files", "results"])
-def test_export_does_not_overwrite_existing_files(robust201, finished_results, tmp_path, existing):
-    out = finished_results if existing == "results" else tmp_path / "out"
-    if existing == "file":
-        out.write_text("mine")
-    if existing == "foreign dataset":
-        out.mkdir()
-        (out / "meta.json").write_text("mine")
-    if existing == "other files":
-        (out / "notes").mkdir(parents=True)
-    tree_before = read_tree(tmp_path)
-    robust201("export", finished_results, "--out", out).error_line(2)
-    assert read_tree(tmp_path) == tree_before
-
-
-# One driver at a time
-
-
-def test_second_driver_is_rejected(robust201, write_sweep, finished_results, tmp_path):
-    sweep = write_sweep(keys={"clean": {}, "pgd": {"steps": 1}})
-    with hold_lock(finished_results):
-        tree_before = read_tree(finished_results)
-        assert f"process {os.getpid()} on " in robust201("run", sweep).error_line(4)
-        assert read_tree(finished_results) == tree_before
-        # Readers are not blocked.
-        assert robust201("status", finished_results).code == 0
-        assert robust201("export", finished_results, "--out", tmp_path / "json").code == 0
-
-
 # Full disk
 
 
@@ -104,25 +74,6 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
     for folder in (results, finished_results):
         assert robust201("export", folder, "--out", tmp_path / f"{folder.name}-json").code == 0
     assert read_tree(tmp_path / "fresh-json") == read_tree(tmp_path / "results-json")
-
-
-# Shards
-
-
-def test_damaged_shard_is_moved_aside_by_an_export_and_computed_again(
-    robust201, write_sweep, finished_results, tmp_path
-):
-    assert robust201("export", finished_results, "--out", tmp_path / "before").code == 0
-    damaged_path = shard_paths(finished_results)[2]
-    content = bytearray(damaged_path.read_bytes())
-    content[len(content) // 3] ^= 1
-    damaged_path.write_bytes(content)
-    assert damaged_path.name in robust201("export", finished_results, "--out", tmp_path / "after").error_line(3)
-    assert not (tmp_path / "after").exists()
-    assert damaged_path.name not in {path.name for path in shard_paths(finished_results)}
-    assert robust201("run", write_sweep()).code == 0
-    assert robust201("export", finished_results, "--out", tmp_path / "after").code == 0
-    assert read_tree(tmp_path / "after") == read_tree(tmp_path / "before")
 
 
 # Invalid output paths are rejected before anything is computed or written

@@ -11,7 +11,6 @@ from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import Weights
 from robust201.dataset.derived import DerivedMetrics
 from robust201.dataset.reader import Dataset
-from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
@@ -79,23 +78,6 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
         )
         assert success[cell] == (clean & ~pgd).sum() / clean.sum()
         assert worst_case[cell] == (fgsm & pgd).mean()
-    dataset = Dataset(folder)
-    accuracies = dataset.worst_case("cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)])["accuracy"]
-    for cell in ARCHITECTURES:
-        assert (
-            accuracies[cell]
-            == (
-                make_expected_outcomes(cell, "clean", 0.0)
-                & make_expected_outcomes(cell, "fog", 5.0)
-                & make_expected_outcomes(cell, "pgd", 0.5)
-            ).mean()
-        )
-    with pytest.raises(ConfigError, match="Choose at least one task"):
-        dataset.worst_case("cifar10", [])
-    table = dataset.worst_case("cifar10", [("fog", 5.0), ("pgd", 0.5)])
-    n_images = len(make_expected_outcomes(0, "fog", 5.0))
-    low, high = accuracy_intervals(table["accuracy"], n_images)
-    assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
 
 
 def test_corruption_errors_are_relative_to_reference(derived_metrics: DerivedMetrics) -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from robust201.core.errors import StorageError
-from robust201.dataset import export_pool
 from robust201.dataset.number_text import array_text, array_texts, round_array
 from tests.conftest import REPOSITORY, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
@@ -28,14 +27,6 @@ def test_array_text_writes_float32_as_doubles(numbers):
     float32_values = np.array(numbers, dtype=np.float32)
     expected_values = np.where(np.isnan(float32_values), None, float32_values.astype(np.float64)).tolist()
     assert array_text(float32_values).decode() == json.dumps(expected_values)
-
-
-def test_default_processes_depends_on_evaluations_cpus_and_memory(monkeypatch):
-    assert export_pool.default_processes(100) == 1
-    monkeypatch.setattr(export_pool, "MEMORY_BYTES", 10**15)
-    assert export_pool.default_processes(100_000) == len(os.sched_getaffinity(0))
-    monkeypatch.setattr(export_pool, "MEMORY_BYTES", 0)
-    assert export_pool.default_processes(100_000) == 1
 
 
 FRACTIONS_AND_ARBITRARY_FLOATS = st.one_of(

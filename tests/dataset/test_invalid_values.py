@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.dataset.listing import MissingFilesWarning
+from robust201.dataset.folder import MissingFilesWarning
 from robust201.dataset.reader import Dataset
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, export_copy, make_plan
@@ -46,7 +46,7 @@ def test_reader_rejects_invalid_id_or_value(tmp_path: Path, case: str) -> None:
     measurement, identifier, invalid_value = INVALID_VALUES[case]
     values_by_id = {str(index): VALID_VALUES[measurement] for index in (0, 2, 3)} | {identifier: invalid_value}
     dataset = Dataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measurement))
-    readers: list[Callable[[], Any]] = [dataset.to_frame]
+    readers: list[Callable[[], Any]] = [lambda: dataset.table]
     if measurement != "accuracy":
         readers = [
             lambda: list(dataset.iter_rows("cifar10", "pgd", measurement)),
@@ -127,10 +127,7 @@ def test_query_does_not_depend_on_order_of_rows(folder: Path, row_group_size: in
     query_arguments = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
     expected = Dataset(folder).query(*query_arguments)
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by([(column, order)]), row_group_size)
-    for path in (folder, folder / "parquet"):  # without sweep.json, the strengths are those of the rows
-        dataset = Dataset(path)
-        assert dataset.query(*query_arguments) == expected
-        assert dataset.strengths("cifar10", "pgd") == (0.5, 1.0, 8.0)
+    assert Dataset(folder).query(*query_arguments) == expected
 
 
 def replace_column(name: str, cells: list[Any]) -> Change:
@@ -156,7 +153,7 @@ def test_reader_rejects_invalid_rows(folder: Path, robust201: RunCommand, case: 
     key, change = INVALID_ROWS[case]
     rewrite(folder / FILES[key], change)
     with pytest.raises(ResultsError, match=r"part-0\.parquet|#0 "):
-        Dataset(folder).to_frame("cifar10", key)
+        Dataset(folder).read_table("cifar10", key)
     robust201("verify", folder, "--against", folder).error_line(2)
 
 

@@ -37,10 +37,10 @@ def test_measure_has_one_value_per_architecture(folder):
     values_by_id = results["jacobian"]["squared_norm"]
     assert {type(value) for value in values_by_id.values()} == {float}
     assert dataset.value(2, "cifar10", "jacobian", "squared_norm") == values_by_id["2"]
-    frame = dataset.to_frame("cifar10", "jacobian", "squared_norm")
+    frame = dataset.read_table("cifar10", "jacobian", "squared_norm")
     assert frame["value"].dtype == "float64"
     assert dict(zip(frame["architecture"].astype(str), frame["value"], strict=True)) == values_by_id
-    assert "jacobian" not in set(dataset.to_frame()["key"])
+    assert "jacobian" not in set(dataset.table["key"])
 
 
 def test_report_contains_a_table_of_measures(folder, tmp_path):
@@ -61,7 +61,7 @@ def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):
     dataset = Dataset(tmp_path)
     assert (dataset.keys_measure, dataset.keys_adv, dataset.keys_other) == (["mine"], ["gravity"], [])
     assert dataset.value(2, "cifar10", "mine", "depth") == 1.5
-    assert dataset.to_frame("cifar10", "gravity")["strength"].tolist() == [0.0, 1.0, 9.81]
+    assert dataset.read_table("cifar10", "gravity")["strength"].tolist() == [1.0, 9.81]
 
 
 def test_measure_with_several_strengths_has_value_per_strength(tmp_path):
@@ -70,18 +70,6 @@ def test_measure_with_several_strengths_has_value_per_strength(tmp_path):
     write_sweep_json(tmp_path, {"cifar10": {"mine": [1, 2]}}, {"protocols": protocols})
     dataset = Dataset(tmp_path)
     assert dataset.value(2, "cifar10", "mine", "depth") == [1.5, 2.5]
-    frame = dataset.to_frame("cifar10", "mine", "depth")
+    frame = dataset.read_table("cifar10", "mine", "depth")
     assert frame[["strength", "value"]].to_numpy().tolist() == [[1, 3], [2, 4], [1, 1.5], [2, 2.5]]
     assert Dataset(tmp_path, tmp_path).query("cifar10", "mine") == dataset.query("cifar10", "mine")
-
-
-def test_unknown_key_has_the_measurements_of_its_files(tmp_path):
-    write_results(tmp_path, {"mystery": {"0": [3.0], "2": [1.5]}}, measure="depth")
-    write_results(tmp_path, {"mystery": {"0": [0.5], "2": [0.6]}, "mystery_2": {"0": [0.1]}})
-    write_sweep_json(tmp_path, {"cifar10": {"mystery": [0], "mystery_2": [4]}})
-    dataset = Dataset(tmp_path)
-    assert dataset.keys_other == ["mystery", "mystery_2"]
-    assert dataset.measurements("cifar10", "mystery") == ["accuracy", "depth"]
-    assert dataset.query()["cifar10"]["mystery"]["depth"] == {"0": [3.0], "2": [1.5]}
-    page = write_report(dataset, tmp_path / "page.html").read_text()
-    assert "<th>mystery depth</th>" in page

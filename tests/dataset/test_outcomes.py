@@ -53,14 +53,12 @@ def make_expected_outcomes(architecture: int, key: str, strength: float) -> np.n
 
 
 def test_outcomes_match_measured_predictions(folder: Path) -> None:
-    for dataset in (Dataset(folder), Dataset(folder / "parquet")):
-        for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
-            outcomes = dataset.outcomes("cifar10", key, strength)
-            assert (outcomes.architectures, outcomes.n_images) == (ARCHITECTURES, N_IMAGES)
-            expected_bits = [
-                make_expected_outcomes(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES
-            ]
-            np.testing.assert_array_equal(outcomes.correct, expected_bits)
+    dataset = Dataset(folder)
+    for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
+        outcomes = dataset.outcomes("cifar10", key, strength)
+        assert (outcomes.architectures, outcomes.n_images) == (ARCHITECTURES, N_IMAGES)
+        expected_bits = [make_expected_outcomes(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES]
+        np.testing.assert_array_equal(outcomes.correct, expected_bits)
     np.testing.assert_array_equal(
         dataset.outcomes("cifar10", "fgsm", 0).packed, dataset.outcomes("cifar10", "clean").packed
     )

@@ -129,7 +129,7 @@ def test_query_accepts_both_spellings_and_returns_callers_spelling(folder, datas
     assert dataset.query("cifar10", spelling, "accuracy") == {"cifar10": {spelling: {"accuracy": expected}}}
     assert dataset.accuracy(0, "cifar10", spelling) == expected["0"]
     assert dataset.strengths("cifar10", spelling) == (0.5, 1.0, 8.0)
-    assert set(dataset.to_frame("cifar10", spelling)["key"]) == {spelling}
+    assert len(dataset.read_table("cifar10", spelling)) == 3 * len(ARCHITECTURES)
 
 
 def test_instance_attributes_describe_folder(folder, dataset):
@@ -150,7 +150,7 @@ def test_modified_result_does_not_affect_later_queries(dataset):
     assert dataset.accuracy(0, "cifar10", "pgd") == original != []
 
 
-@pytest.mark.filterwarnings("ignore::robust201.dataset.listing.MissingFilesWarning")
+@pytest.mark.filterwarnings("ignore::robust201.dataset.folder.MissingFilesWarning")
 def test_query_rejects_or_skips_missing_files(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()
@@ -187,7 +187,7 @@ def test_query_error_explains_gaps_of_partial_export(tmp_path):
     assert dataset.missing["cifar10"]["pgd"] == {"0": [1.0], "2": [1.0]}
     with pytest.raises(ResultsError, match=r"partial export, see missing\.json"):
         dataset.query("cifar10", "pgd")
-    assert set(dataset.to_frame()["key"]) == {"clean"}
+    assert set(dataset.table["key"]) == {"clean"}
 
 
 def test_isomorphs_have_results_of_evaluated_architecture(dataset):
@@ -214,77 +214,27 @@ def test_accuracy_at_strength_zero_is_clean_accuracy(dataset):
     assert dataset.accuracy(0, "cifar10", "fog", 3) == dataset.accuracy(0, "cifar10", "fog")[1]
 
 
-def test_to_frame_has_one_row_per_value(folder, dataset):
-    frame = dataset.to_frame()
-    assert list(frame.columns) == [
-        "architecture",
-        "isomorph",
-        "spec",
-        "dataset",
-        "key",
-        "strength",
-        "value",
-        "n_images",
-    ]
-    # There is one row for clean, four for each attack (clean and three epsilons) and three for the corruption.
-    assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
-    assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
-    # docs/reader.md describes this filter, which removes the clean values at the beginning of attacks.
-    evaluated_rows = frame[(frame.strength > 0) | (frame.key == "clean")]
-    assert len(evaluated_rows) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
-    assert frame["value"].dtype == np.float64
-    for row in frame.itertuples():
+def test_table_has_one_row_per_accuracy(dataset):
+    table = dataset.table
+    columns = ["dataset", "key", "strength", "network", "accuracy", "n_images", "kind", "standard_error"]
+    assert list(table.columns) == columns
+    assert len(table) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
+    assert not table.duplicated(columns[:4]).any()
+    for row in table.itertuples():
         strength = None if row.key == "clean" else row.strength
-        assert row.value == dataset.accuracy(row.architecture, row.dataset, row.key, strength)
-        assert row.spec == dataset.id_to_string(row.architecture)
-        assert row.isomorph == row.architecture
-    assert set(frame.loc[frame["key"] == "fog", "strength"]) == {1.0, 3.0, 5.0}
-    assert set(frame.loc[frame["key"].isin(dataset.keys_adv), "strength"]) == {0.0, 0.5, 1.0, 8.0}
+        assert row.accuracy == dataset.accuracy(row.network, row.dataset, row.key, strength)
+    assert set(table["n_images"]) == {40}
+    assert set(table["kind"]) == {"counted"}
+    variances = table["accuracy"] * (1 - table["accuracy"]) / 40
+    np.testing.assert_array_equal(table["standard_error"], np.sqrt(variances))
+    wide = dataset.accuracies("cifar10")
+    assert wide.index.tolist() == list(ARCHITECTURES)
+    assert wide["pgd", 8.0].tolist() == [dataset.accuracy(index, "cifar10", "pgd", 8) for index in ARCHITECTURES]
 
 
-def test_to_frame_with_isomorphs_repeats_each_class(dataset):
-    frame = dataset.to_frame("cifar10", "pgd", isomorphs=True)
-    class_members = [
-        int(architecture)
-        for architecture, fields in dataset.meta["ids"].items()
-        if int(fields["isomorph"]) in ARCHITECTURES
-    ]
-    assert sorted(set(frame["architecture"])) == sorted(class_members) != sorted(ARCHITECTURES)
-    assert set(frame["isomorph"]) == set(ARCHITECTURES)
-    evaluated_values, isomorph_values = (
-        frame[frame["architecture"] == architecture]["value"].tolist() for architecture in (309, 1832)
-    )
-    assert evaluated_values == isomorph_values != []
-
-
-def test_wide_frame_has_one_column_per_strength(dataset):
-    frame = dataset.to_frame("cifar10", ["fog", "pgd"], wide=True)
-    assert frame.index.names == ["architecture", "isomorph", "spec", "dataset"]
-    assert list(frame.columns) == [
-        ("fog", 1.0),
-        ("fog", 3.0),
-        ("fog", 5.0),
-        *(("pgd", epsilon) for epsilon in (0.0, 0.5, 1.0, 8.0)),
-    ]
-    assert frame.index.get_level_values("architecture").tolist() == list(ARCHITECTURES)
-    assert frame["pgd", 8.0].tolist() == [
-        dataset.accuracy(architecture, "cifar10", "pgd", 8) for architecture in ARCHITECTURES
-    ]
-
-
-def test_to_frame_keeps_nested_measurements(folder, dataset):
-    frame = dataset.to_frame("cifar10", "clean", "confidence")
-    assert frame["value"].tolist() == list(read_values(folder, "cifar10", "clean", "confidence").values())
-    wide = dataset.to_frame("cifar10", "pgd", "cm", wide=True)
-    (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
-    assert wide["pgd", 1.0].tolist() == [
-        matrices[1] for matrices in read_values(folder, "cifar10", stored_spelling, "cm").values()
-    ]
-
-
-def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
-    export(tmp_path, make_plan([0], ["pgd"]))
-    assert Dataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
+def test_read_table_keeps_nested_measurements(folder, dataset):
+    table = dataset.read_table("cifar10", "clean", "confidence")
+    assert table["value"].tolist() == list(read_values(folder, "cifar10", "clean", "confidence").values())
 
 
 def test_error_names_architecture_that_was_not_evaluated(dataset):
@@ -301,20 +251,16 @@ def test_reader_rejects_later_format(tmp_path):
 
 
 def test_join_adds_columns_of_a_table(dataset: Dataset) -> None:
-    rows = dataset.to_frame("cifar10", "pgd")
-    table = pd.DataFrame({"architecture": [0, 309], "latency": [1.5, 2.5]})
-    joined = dataset.join(table, "cifar10", "pgd")
-    pd.testing.assert_frame_equal(joined.drop(columns="latency"), rows)
-    assert set(joined.loc[joined["architecture"] == 309, "latency"]) == {2.5}
-    assert joined.loc[~joined["architecture"].isin(table["architecture"]), "latency"].isna().all()
-    by_dataset = dataset.join(table.assign(dataset=["cifar10", "cifar100"]), key="clean")
-    assert by_dataset.dropna()[["architecture", "dataset", "latency"]].to_numpy().tolist() == [
+    frame = pd.DataFrame({"network": [0, 309], "latency": [1.5, 2.5]})
+    joined = dataset.join(frame)
+    pd.testing.assert_frame_equal(joined.drop(columns="latency"), dataset.table)
+    assert set(joined.loc[joined["network"] == 309, "latency"]) == {2.5}
+    assert joined.loc[~joined["network"].isin(frame["network"]), "latency"].isna().all()
+    by_dataset = dataset.join(frame.assign(dataset=["cifar10", "cifar100"])).query("key == 'clean'").dropna()
+    assert by_dataset[["network", "dataset", "latency"]].to_numpy().tolist() == [
         [0, "cifar10", 1.5],
         [309, "cifar100", 2.5],
     ]
-
-
-@pytest.mark.parametrize("table", [{"index": [0], "x": [1.0]}, {"architecture": [0, 0], "x": [1.0, 2.0]}])
-def test_join_rejects_tables_without_one_row_per_architecture(dataset: Dataset, table: dict) -> None:
-    with pytest.raises(ConfigError, match="the table must have one row per"):
-        dataset.join(pd.DataFrame(table))
+    for table in ({"index": [0], "x": [1.0]}, {"network": [0, 0], "x": [1.0, 2.0]}):
+        with pytest.raises(ConfigError, match="the table must have one row per"):
+            dataset.join(pd.DataFrame(table))

@@ -11,7 +11,6 @@ from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.dataset import json_rows
 from robust201.dataset.json_rows import iter_json_rows
 from robust201.dataset.reader import Dataset
-from robust201.dataset.table import CacheWarning
 from tests.support.fabricated import export, export_copy, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
@@ -54,25 +53,11 @@ def test_reader_notices_replaced_file(folder):
     assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
 
 
-def test_to_frame_notices_replaced_file(folder):
-    dataset, path = Dataset(folder), folder / "cifar10/pgd_accuracy.json"
-    original_frame = dataset.to_frame("cifar10", "pgd", wide=True)
-    content = json.loads(path.read_text())
-    content["cifar10"]["pgd"]["accuracy"]["0"] = [0.0, 0.0, 0.0]
-    new_path = path.with_name("new.json")
-    new_path.write_text(json.dumps(content))
-    new_path.replace(path)
-    new_frame = dataset.to_frame("cifar10", "pgd", wide=True)
-    assert not new_frame.equals(original_frame)
-    assert new_frame.equals(Dataset(folder).to_frame("cifar10", "pgd", wide=True))
-
-
-@pytest.mark.parametrize("file_format", ["parquet", "bare parquet"])
-def test_all_formats_give_same_results(folder, tmp_path, file_format):
+def test_all_formats_give_same_results(folder, tmp_path):
     expected = Dataset(folder)
     out = tmp_path / "other"
     export(out, make_plan(ARCHITECTURES), formats=("parquet",))
-    dataset = Dataset(out / "parquet" if file_format == "bare parquet" else out)
+    dataset = Dataset(out)
     assert dataset.data == ["cifar10"]
     assert dataset.keys_all == expected.keys_all
     assert dataset.measures == expected.measures
@@ -82,7 +67,7 @@ def test_all_formats_give_same_results(folder, tmp_path, file_format):
         for measure in MEASUREMENTS:
             assert dataset.value(10, "cifar10", key, measure) == expected.value(10, "cifar10", key, measure)
     assert dataset.accuracy(991, "cifar10", "pgd", 8.0) == expected.accuracy(991, "cifar10", "pgd", 8.0)
-    assert dataset.to_frame().equals(expected.to_frame())
+    assert dataset.table.equals(expected.table)
     with pytest.raises(ArchitectureError):
         dataset.accuracy(13_433, "cifar10", "pgd")
     with pytest.raises(ResultsError):
@@ -160,18 +145,17 @@ def test_reader_rejects_invalid_content_after_last_value(folder, extra_content):
 def test_tables_of_json_files_are_cached_until_the_file_changes(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    expected = Dataset(folder).to_frame()
+    expected = Dataset(folder).table
     monkeypatch.setattr(json_rows, "_iter_values", lambda *_: pytest.fail("read again"))
-    assert Dataset(folder).to_frame().equals(expected)
+    assert Dataset(folder).table.equals(expected)
     sweep = folder / "sweep.json"
     sweep.write_text(sweep.read_text().replace('"count": 40', '"count": 20'))
     assert set(Dataset(folder).table["n_images"]) == {20}  # it is not cached with the accuracies
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     swap_ids_in_new_file(folder / "cifar10/pgd_accuracy.json")
-    assert not Dataset(folder).to_frame().equals(expected)
+    assert not Dataset(folder).table.equals(expected)
     monkeypatch.setattr("robust201.dataset.table.MIN_CACHED_BYTES", 1)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.warns(CacheWarning, match="Set XDG_CACHE_HOME"):
-        Dataset(folder).to_frame()
+    assert not Dataset(folder).table.equals(expected)  # an unwritable cache is not used

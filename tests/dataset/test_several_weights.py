@@ -1,5 +1,6 @@
 """Parquet files with rows for several sets of weights per architecture, which are selected by name."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,10 +32,10 @@ def folder(folders_by_weights, tmp_path_factory) -> Path:
     """Return an export with the results of both sets of weights; #2 has different results for each set."""
     out = tmp_path_factory.mktemp("both")
     for key in ("clean", "pgd"):
-        name = f"dataset=cifar10/key={key}/part-0.parquet"
+        name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
         tables = []
         for weights, single_folder in folders_by_weights.items():
-            table = pq.read_table(single_folder / "parquet" / name, partitioning=None)
+            table = pq.read_table(single_folder / name, partitioning=None)
             if weights == "e200-s0":
                 lower_accuracies = [value / 2 for value in table["accuracy"].to_pylist()]
                 table = table.set_column(table.schema.names.index("accuracy"), "accuracy", pa.array(lower_accuracies))
@@ -43,36 +44,35 @@ def folder(folders_by_weights, tmp_path_factory) -> Path:
         path = out / name
         path.parent.mkdir(parents=True)
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), path)
+    single_folder = folders_by_weights["e12-s0"]
+    (out / "meta.json").write_bytes((single_folder / "meta.json").read_bytes())
+    sweep = json.loads((single_folder / "sweep.json").read_text())
+    (out / "sweep.json").write_text(json.dumps(sweep | {"weights": {name: {} for name in folders_by_weights}}))
     return out
 
 
-def test_all_methods_accept_name_of_weights(folder, folders_by_weights):
-    dataset, single_dataset = Dataset(folder), Dataset(folders_by_weights["e12-s0"])
-    assert dataset.weights == ["e12-s0", "e200-s0"]
-    selection = {"weights": "e12-s0"}
-    assert dataset.query(measure="cm", **selection) == single_dataset.query(measure="cm")
-    assert dataset.to_frame(**selection).equals(single_dataset.to_frame())
-    assert dataset.accuracy(2, "cifar10", "pgd", 8.0, **selection) == single_dataset.accuracy(2, "cifar10", "pgd", 8.0)
-    assert dataset.value(2, "cifar10", "pgd", "cm", **selection) == single_dataset.value(2, "cifar10", "pgd", "cm")
-    other_accuracy = dataset.accuracy(2, "cifar10", "pgd", 8.0, weights="e200-s0")
-    assert other_accuracy == single_dataset.accuracy(2, "cifar10", "pgd", 8.0) / 2
-    # Cached results for one set of weights are not returned for another set.
-    assert dataset.accuracy(2, "cifar10", "pgd", 8.0, **selection) == 2 * other_accuracy
+def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
+    assert Dataset(folder).weights == ["e12-s0", "e200-s0"]
+    single_dataset = Dataset(folders_by_weights["e12-s0"])
+    for dataset in (Dataset(folder, weights="e12-s0"), Dataset(folder).with_weights("e12-s0")):
+        assert dataset.query(measure="cm") == single_dataset.query(measure="cm")
+        assert dataset.table.equals(single_dataset.table)
+        accuracy = dataset.accuracy(2, "cifar10", "pgd", 8.0)
+        assert accuracy == single_dataset.accuracy(2, "cifar10", "pgd", 8.0)
+        assert dataset.value(2, "cifar10", "pgd", "cm") == single_dataset.value(2, "cifar10", "pgd", "cm")
+        # Tables of one set of weights are not used for another set.
+        assert dataset.with_weights("e200-s0").accuracy(2, "cifar10", "pgd", 8.0) == accuracy / 2
 
 
 def test_query_without_name_of_weights_lists_names_in_one_line(folder):
     dataset = Dataset(folder)
-    for query in (
-        dataset.query,
-        dataset.to_frame,
-        lambda: dataset.accuracy(2, "cifar10", "pgd"),
-    ):
+    for query in (dataset.query, lambda: dataset.table, lambda: dataset.accuracy(2, "cifar10", "pgd")):
         with pytest.raises(ConfigError, match="expected weights 'e12-s0' or 'e200-s0', got no name") as error_info:
             query()
         assert "\n" not in str(error_info.value)
     assert "weights e12-s0, e200-s0" in repr(dataset)
     with pytest.raises(ConfigError, match="'e13-s0'"):
-        dataset.to_frame(weights="e13-s0")
+        dataset.with_weights("e13-s0")
 
 
 NETWORKS = ("0@e12-s0", "10@e200-s0", "2@e12-s0", "2@e200-s0")
@@ -98,13 +98,13 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
     assert dataset.select("10@e200-s0").non_isomorph_ids == ["10@e200-s0"]
     assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
     for names in ([2], ["2@e12-s0", "10@e200-s0"]):
-        chosen = dataset.select(names, keys="clean").query(measure="accuracy", weights="e12-s0")
+        chosen = dataset.select(names, keys="clean").with_weights("e12-s0").query(measure="accuracy")
         assert chosen == single_dataset.select([2], keys="clean").query(measure="accuracy")
     selected_dataset = single_dataset.select([2], keys=["clean"])
-    assert (selected_dataset.to_frame()["architecture"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
+    assert (selected_dataset.table["network"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
     assert selected_dataset.space is single_dataset.space
     selected_overlay = Dataset(folders_by_weights["e12-s0"], folders_by_weights["e200-s0"]).select([2, 10])
-    assert selected_overlay.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
+    assert selected_overlay.read_table("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2"):
         single_dataset.select([10])
     with pytest.raises(ConfigError, match="'pdg'"):
@@ -123,7 +123,6 @@ def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, fo
         Dataset(folder, weights="e12-s0"),
         Dataset(folders_by_weights["e12-s0"]),
     )
-    assert dataset.to_frame().equals(single_dataset.to_frame())
     for measure in ("cm", "confidence"):
         summaries, expected_summaries = (
             summarise_classes(source, "cifar10", ["clean", "pgd"], measure) for source in (dataset, single_dataset)
@@ -137,4 +136,4 @@ def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, fo
 def test_overlay_includes_folders_whose_weights_have_no_names(folder, tmp_path):
     export(tmp_path / "more", make_plan([309], ["clean", "pgd"]))
     overlay = Dataset(folder, tmp_path / "more", weights="e12-s0")
-    assert overlay.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]
+    assert overlay.read_table("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,6 @@ from robust201.dataset.reader import Dataset
 from robust201.figures.boxes import accuracy_boxes
 from robust201.figures.plots import save_plot
 from robust201.figures.report import write_report
-from tests.conftest import REPOSITORY
 from tests.support.small_results import results_of, write_results, write_sweep_json
 
 CLEAN_ACCURACIES = {"0": 0.9, "1": 0.7, "2": 0.8}
@@ -39,31 +37,15 @@ def dataset(folder: Path) -> Dataset:
     return Dataset(folder)
 
 
-@pytest.mark.parametrize("key", KEYS_WITHOUT_BALL)
-def test_frames_use_only_values_of_key_without_ball(dataset: Dataset, key: str) -> None:
-    values_at_zero = {int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()}
-    frame = dataset.to_frame("cifar10", key)
-    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
-    assert frame["strength"].tolist() == [0.0] * 3
-    assert dataset.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*values_at_zero.values()]
-
-
-def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
-    page = (REPOSITORY / "docs/reader.md").read_text()
-    (example,) = (block for block in page.split("```") if "keys_with_clean_row" in block)
-    code = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
-    namespace: dict[str, Any] = {}
-    exec(code, namespace)
-    assert namespace["evaluated"].groupby("key", observed=True).size().to_dict() == {
-        **dict.fromkeys(("clean", "grid775", "mine"), 3),
-        "pgd": 6,
-    }
-
-
-def test_attacks_with_norm_ball_begin_with_clean_value(dataset: Dataset) -> None:
-    frame = dataset.to_frame("cifar10", "pgd")
-    assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
-    assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]
+def test_tables_have_only_values_of_key_without_ball(dataset: Dataset) -> None:
+    table = dataset.table
+    for key in KEYS_WITHOUT_BALL:
+        rows = table[table["key"] == key]
+        assert rows["strength"].tolist() == [0.0] * 3
+        assert dict(zip(rows["network"], rows["accuracy"], strict=True)) == {
+            int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()
+        }
+    assert table[table["key"] == "pgd"]["strength"].tolist() == [1.0, 8.0] * 3
 
 
 def test_curve_metrics_need_a_key_with_a_ball(dataset: Dataset) -> None:

@@ -34,8 +34,7 @@ def test_unknown_key_is_listed_separately_from_attacks(folder):
     # The value of `gravity` at strength 0 is not the clean accuracy, whereas strength 0 of `pgd` means clean images.
     assert dataset.accuracy(0, "cifar10", "gravity", 0) == 0.7
     assert dataset.accuracy(0, "cifar10", "pgd", 0) == 0.9
-    frame = dataset.to_frame("cifar10", "gravity")
-    assert frame["strength"].tolist() == [0.0, 9.81] * 2
+    assert dataset.read_table("cifar10", "gravity")["strength"].tolist() == [0.0, 9.81] * 2
 
 
 def test_figures_show_unknown_key_without_unit(folder, tmp_path):

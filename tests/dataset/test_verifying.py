@@ -3,10 +3,11 @@
 import errno
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ResultsError
@@ -51,18 +52,6 @@ def test_exactly_the_part_of_a_damaged_shard_is_computed_again(finished_results,
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
-def test_damaged_record_is_reported_and_written_again(finished_results, robust201, write_sweep):
-    shards = list_shards(finished_results)
-    for path in sorted((finished_results / "protocols").iterdir()):
-        path.write_text("{}")
-    result = robust201("verify", finished_results)
-    assert (result.code, f"protocols/{path.name}" in result.err) == (3, True)
-    assert list_shards(finished_results) == shards
-    assert robust201("run", write_sweep()).code == 0
-    assert robust201("verify", finished_results).code == 0
-    assert list_shards(finished_results) == shards
-
-
 def test_merged_folders_with_other_results_contradict_each_other(finished_results, tmp_path, write_sweep, robust201):
     assert robust201("merge", finished_results, "--out", tmp_path / "all").code == 0
     assert robust201("verify", tmp_path / "all").code == 0
@@ -90,20 +79,6 @@ def test_packed_results_verify_and_export_alike(finished_results, tmp_path, writ
     assert robust201("verify", finished_results).code == 0
     robust201("export", finished_results, "--out", tmp_path / "after")
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
-
-
-def test_verify_compares_export_with_shards(finished_results, tmp_path, robust201):
-    out = tmp_path / "out"
-    robust201("export", finished_results, "--out", out, "--round", 3, "--key-style", "published", "--parquet")
-    assert robust201("verify", finished_results, "--export", out).code == 0
-    changed_path = out / "digits/fgsm@Linf_accuracy.json"
-    changed_path.write_bytes(changed_path.read_bytes().replace(b'"21": [0', b'"21": [1'))
-    result = robust201("verify", finished_results, "--export", out)
-    assert result.code == 4
-    assert f"{changed_path}: its SHA-256 differs" in result.err
-    rewrite_listing(out)
-    assert str(changed_path) in robust201("verify", finished_results, "--export", out).err
-    assert [path for path in finished_results.iterdir() if path.name.startswith(".verify")] == []
 
 
 def test_verify_needs_no_space_beside_the_export_and_reports_a_full_disk(finished_results, tmp_path, monkeypatch):
@@ -142,96 +117,46 @@ def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, 
 
 def rewrite_listing(out: Path) -> None:
     """Update SHA256SUMS for changed files, so that only the comparison with the shards finds the changes."""
-    names = [
-        path.relative_to(out).as_posix()
-        for path in sorted(out.rglob("*"))
-        if path.is_file() and ".index" not in path.parts
-    ]
-    lines = [f"{sha256_of(out / name)}  {name}\n" for name in names if name != "SHA256SUMS"]
-    (out / "SHA256SUMS").write_text("".join(lines))
+    names = [path.relative_to(out).as_posix() for path in sorted(out.rglob("*")) if path.is_file()]
+    lines = [f"{sha256_of(out / name)}  {name}\n" for name in names if name != CHECKSUM_FILE]
+    (out / CHECKSUM_FILE).write_text("".join(lines))
 
 
-def remove_last_row(path: Path) -> None:
-    with pq.ParquetFile(path) as file:
-        tables = [file.read_row_group(number) for number in range(file.num_row_groups)]
-    with pq.ParquetWriter(path, tables[0].schema) as writer:
-        for table in (*tables[:-1], tables[-1].slice(0, len(tables[-1]) - 1)):
-            writer.write_table(table)
+def replace_text(old: str, new: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(path.read_text().replace(old, new))
 
 
-DAMAGED_EXPORTS = {
+DAMAGED_EXPORTS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "another accuracy": ("digits/fgsm@Linf_accuracy.json", replace_text('"21": [0', '"21": [1')),
+    "a truncated file": ("parquet/dataset=digits/key=fgsm@Linf/part-0.parquet", lambda path: os.truncate(path, 1000)),
     "no sweep.json": ("sweep.json", Path.unlink),
-    "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row),
-    "a truncated file": ("parquet/dataset=digits/key=fgsm/part-0.parquet", lambda path: os.truncate(path, 1000)),
+    # With other strengths, readers would assign the correct values to the wrong strengths.
+    "other epsilons": ("meta.json", replace_text('"fgsm@Linf": [', '"fgsm@Linf": [0.25, ')),
+    "other strengths": ("sweep.json", replace_text('"fgsm@Linf": [', '"fgsm@Linf": [0.25, ')),
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED_EXPORTS)
-def test_verify_reports_damaged_export(finished_results, tmp_path, robust201, case):
-    out, (file_name, damage) = tmp_path / "out", DAMAGED_EXPORTS[case]
-    robust201("export", finished_results, "--out", out, "--parquet")
-    (out / "digits/.index").mkdir()
-    (out / "digits/.index/fgsm_cm.json.1-1.npy").write_bytes(b"")  # a reader's index, which is not part of the export
-    assert robust201("verify", finished_results, "--export", out).code == 0
-    damage(out / file_name)
-    if case != "no sweep.json":
+def test_verify_reports_damaged_exports(finished_results, tmp_path, robust201):
+    sound, options = tmp_path / "sound", ("--round", 3, "--key-style", "published", "--parquet")
+    robust201("export", finished_results, "--out", sound, *options)
+    assert robust201("verify", finished_results, "--export", sound).code == 0
+    for case, (name, damage) in DAMAGED_EXPORTS.items():
+        out = Path(shutil.copytree(sound, tmp_path / case))
+        damage(out / name)
+        result = robust201("verify", finished_results, "--export", out)
+        assert result.code == 4, case
+        assert f"{out / name}: {'expected a file' if 'unlink' in str(damage) else 'its SHA-256 differs'}" in result.err
         rewrite_listing(out)
-        (error_message,) = verify_results(finished_results, export=out).export_problems
-        assert file_name in error_message
-    result = robust201("verify", finished_results, "--export", out)
-    assert result.code == 4
-    assert file_name in result.err
+        (problem,) = verify_results(finished_results, export=out).export_problems
+        assert name in problem, case
+    assert [path for path in finished_results.iterdir() if path.name.startswith(".verify")] == []
 
 
-@pytest.mark.parametrize(
-    ("file_name", "json_path"), [("meta.json", ("epsilons",)), ("sweep.json", ("strengths", "digits"))]
-)
-def test_verify_reports_strengths_that_differ_from_plan(finished_results, tmp_path, robust201, file_name, json_path):
-    # The values are correct, but readers would assign them to the wrong strengths.
-    out = tmp_path / "out"
-    robust201("export", finished_results, "--out", out)
-    assert verify_results(finished_results, export=out).export_problems == ()
-    content = json.loads((out / file_name).read_text())
-    strengths_by_key = content
-    for key in json_path:
-        strengths_by_key = strengths_by_key[key]
-    strengths_by_key["fgsm"] = [strength + 1 for strength in strengths_by_key["fgsm"]]
-    (out / file_name).write_text(json.dumps(content))
-    rewrite_listing(out)
-    (error_message,) = verify_results(finished_results, export=out).export_problems
-    assert file_name in error_message
-
-
-# The listing
-
-
-@pytest.fixture
-def out(tmp_path):
-    """Return the folder of an export that matches its listing."""
-    export(tmp_path / "out", make_plan([0, 2], ["clean", "fgsm"], measurements=("accuracy",)))
-    assert find_problems(tmp_path / "out") == []
-    return tmp_path / "out"
-
-
-def find_problems(out: Path) -> list[str]:
-    return list(check_listing(out, read_listing(out)))
-
-
-@pytest.mark.parametrize(
-    "line", [f"{'0' * 64}  ../x", f"{'0' * 64}  a/../../x", f"{'0' * 64}  /etc/hostname", f"{'0' * 63}  x", "x"]
-)
-def test_invalid_line_of_listing_is_rejected(out, line):
-    listing = out / CHECKSUM_FILE
-    listing.write_text(f"{listing.read_text()}{line}\n")
+@pytest.mark.parametrize("change", [lambda text: f"{text}{'0' * 63}  x\n", lambda text: 2 * text])
+def test_invalid_listings_are_rejected(tmp_path, change):
+    export(tmp_path, make_plan([0, 2], ["clean"], measurements=("accuracy",)))
+    assert list(check_listing(tmp_path, read_listing(tmp_path))) == []
+    listing = tmp_path / CHECKSUM_FILE
+    listing.write_text(change(listing.read_text()))
     with pytest.raises(ResultsError, match=f"{CHECKSUM_FILE}, line"):
-        find_problems(out)
-
-
-def test_file_that_is_not_listed_and_name_that_is_listed_twice_are_reported(out):
-    (out / "cifar10/new.json").write_text("{}")
-    (problem,) = find_problems(out)
-    assert "cifar10/new.json" in problem
-    listing = out / CHECKSUM_FILE
-    listing.write_text(2 * listing.read_text())
-    with pytest.raises(ResultsError, match=f"{CHECKSUM_FILE}, line"):
-        find_problems(out)
+        read_listing(tmp_path)

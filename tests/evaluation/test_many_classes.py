@@ -67,26 +67,22 @@ def test_merged_parts_are_byte_identical(measurements: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "change"),
     [
-        ("outcome_counts", lambda counts: counts + np.array([1, 0], np.int32), r"outcome_counts to count 40 images"),
-        ("outcome_counts", lambda counts: counts[::-1].copy(), "accuracy"),
-        ("accuracy", lambda accuracy: accuracy + 1 / 40, "accuracy"),
-        ("predictions", lambda predictions: predictions.astype(np.int64), "predictions uint8 or uint16"),
-        ("confidence_prediction", lambda means: means + 1, "confidence_prediction in"),
+        ("outcome_counts", lambda counts: counts + np.array([1, 0], np.int32)),
+        ("outcome_counts", lambda counts: counts[::-1].copy()),
+        ("accuracy", lambda accuracy: accuracy + 1 / 40),
+        ("predictions", lambda predictions: predictions.astype(np.int64)),
+        ("confidence_prediction", lambda means: means + 1),
     ],
 )
-def test_check_values_rejects_damaged_results(name, change, message) -> None:  # type: ignore[no-untyped-def]
+def test_check_values_rejects_damaged_results(name, change) -> None:  # type: ignore[no-untyped-def]
     values = measure(COMPACT_MEASUREMENTS)
     values[name] = change(values[name])
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(EvaluationError):
         check_values(values, N_IMAGES)
 
 
 def test_accumulator_rejects_too_many_classes() -> None:
-    with pytest.raises(EvaluationError, match=r"cm of 5,000 classes is too large \(maximum 4,096 classes\)"):
-        Accumulator(("cm",), 5000, "cpu", 1)
-    with pytest.raises(
-        EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate a network with fewer"
-    ):
+    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000"):
         Accumulator(("accuracy",), 70_000, "cpu", 1)

@@ -115,10 +115,10 @@ def test_confidences_are_rounded_to_nearest_unit():
 
 
 def test_accumulator_and_merge_reject_too_many_images():
-    with pytest.raises(EvaluationError, match="262144"):
+    with pytest.raises(EvaluationError, match="262,144"):
         Accumulator(ALL_MEASUREMENTS, 10, "cpu", MAX_IMAGES + 1)
     cm = np.array([[MAX_IMAGES // 2 + 1]], dtype=np.int32)
-    with pytest.raises(EvaluationError, match="262144"):
+    with pytest.raises(EvaluationError, match="262,144"):
         merge_values([{"accuracy": np.array(1.0), "cm": cm}] * 2)
 
 
@@ -136,23 +136,11 @@ def test_columns_match_table_and_pass_checks(logits_with_labels):
         check_values(values, len(labels), np.bincount(labels, minlength=n_classes))
 
 
-def test_tied_logits_predict_first_class():
-    values = measure(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([0, 1]))
-    assert values["predictions"].tolist() == [0, 0]
-
-
 @pytest.mark.parametrize("logit", [torch.nan, torch.inf, -torch.inf])
 def test_finalise_rejects_non_finite_logits(logit):
     accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 2, name="#3")
     accumulator.update(torch.arange(2), torch.tensor([[1.0, logit], [0.0, 1.0]]), torch.tensor([0, 1]))
     with pytest.raises(EvaluationError, match=r"#3: expected finite logits, got NaN or infinity for 1 of 2 images"):
-        accumulator.finalise()
-
-
-def test_finalise_rejects_missing_images():
-    accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 3)
-    accumulator.update(torch.arange(2), torch.zeros(2, 2), torch.tensor([0, 1]))
-    with pytest.raises(EvaluationError, match="expected 3 images, got 2"):
         accumulator.finalise()
 
 
@@ -167,33 +155,32 @@ def _damaged_values(name, index, change):
     return values
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (_damaged_values("accuracy", (), lambda x: x + 1e-12), "accuracy"),
-        (_damaged_values("cm", (0, 0), lambda x: x + 1), "30 images"),
-        (_damaged_values("cm", ([0, 1], [0, 0]), lambda x: x + np.array([1, -1])), "rows of cm"),
-        (_damaged_values("cm", ([0, 0], [0, 1]), lambda x: x + np.array([-31, 31])), "counts from -"),
-        (_damaged_values("confidence_label", (0, 0), lambda x: x + 1e-4), "sum to 1"),
-        (_damaged_values("confidence_label", (0, [0, 1]), lambda x: x + np.array([-1.5, 1.5])), r"in \[0, 1\]"),
-        (_damaged_values("confidence_label", (0, [0, 1]), lambda x: x + np.array([1e-8, -1e-8])), "same confidences"),
-        (_damaged_values("confidence_label", (0, 0), lambda _: np.nan), "NaN exactly"),
-        (_damaged_values("confidence_label", 2, lambda _: 1 / 3), "NaN exactly"),
-        (_damaged_values("confidence_argmax", (1, 1), lambda x: x - 1e-4), "sum to 1"),
-        (_damaged_values("confidence_prediction", 0, lambda _: 1.5), r"in \[0, 1\]"),
-        (_damaged_values("predictions", 4, lambda x: (x + 1) % 3), "predictions as in cm"),
-        (_damaged_values("predictions", 4, lambda _: 200), "predictions as in cm"),
-        ({**_example_values(), "cm": _example_values()["cm"].astype(np.int64)}, "int32"),
-        ({**_example_values(), "predictions": _example_values()["predictions"][1:]}, r"\(30,\)"),
-        ({**_example_values(), "loss": np.array(1.0)}, "loss"),
-        ({"accuracy": np.array(1.0)}, "columns accuracy, cm"),
-    ],
-)
-def test_check_values_rejects_damage(values, message):
+DAMAGED_VALUES = [
+    ("accuracy", _damaged_values("accuracy", (), lambda x: x + 1e-12)),
+    ("cm", _damaged_values("cm", (0, 0), lambda x: x + 1)),
+    ("cm", _damaged_values("cm", ([0, 1], [0, 0]), lambda x: x + np.array([1, -1]))),
+    ("cm", _damaged_values("cm", ([0, 0], [0, 1]), lambda x: x + np.array([-31, 31]))),
+    ("confidence_label", _damaged_values("confidence_label", (0, 0), lambda x: x + 1e-4)),
+    ("confidence_label", _damaged_values("confidence_label", (0, 0), lambda x: x + 1e-10)),
+    ("confidence_label", _damaged_values("confidence_label", (0, [0, 1]), lambda x: x + np.array([-1.5, 1.5]))),
+    ("confidence_label", _damaged_values("confidence_label", (0, 0), lambda _: np.nan)),
+    ("confidence_label", _damaged_values("confidence_label", 2, lambda _: 1 / 3)),
+    ("confidence_argmax", _damaged_values("confidence_argmax", (1, 1), lambda x: x - 1e-4)),
+    ("confidence_prediction", _damaged_values("confidence_prediction", 0, lambda _: 1.5)),
+    ("predictions", _damaged_values("predictions", 4, lambda x: (x + 1) % 3)),
+    ("predictions", _damaged_values("predictions", 4, lambda _: 200)),
+    ("predictions", {**_example_values(), "predictions": _example_values()["predictions"][1:]}),
+    ("cm", {**_example_values(), "cm": _example_values()["cm"].astype(np.int64)}),
+    ("loss", {**_example_values(), "loss": np.array(1.0)}),
+    ("cm", {"accuracy": np.array(1.0)}),
+]
+
+
+@pytest.mark.parametrize(("column", "values"), DAMAGED_VALUES)
+def test_check_values_rejects_damage(column, values):
     check_values(_example_values(), 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
-    with pytest.raises(EvaluationError, match=message) as error_info:
+    with pytest.raises(EvaluationError, match=f"#0 tiny fgsm: .*{column}"):
         check_values(values, 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
-    assert "#0 tiny fgsm" in str(error_info.value)
 
 
 @pytest.mark.parametrize(
@@ -215,15 +202,3 @@ def test_row_sum_tolerance_grows_with_number_of_classes(n_classes, tolerance):
     assert row_sum_tolerance(n_classes) == pytest.approx(tolerance, rel=0.02)
     sums = (torch.randn(50, n_classes, generator=torch.Generator().manual_seed(0)) * 4).softmax(dim=1).double().sum(1)
     assert float((sums - 1).abs().max()) <= row_sum_tolerance(n_classes)
-
-
-@pytest.mark.parametrize(("error", "is_valid"), [(4e-5, True), (8e-5, False)])
-def test_check_values_tolerates_only_small_errors_in_rows_of_many_classes(error, is_valid):
-    logits = torch.zeros(3, 1000)
-    values = measure(logits, torch.zeros(3, dtype=torch.long), measurements=("confidence", "cm"))
-    values["confidence_label"][0, 0] += error
-    if is_valid:
-        check_values(values, 3, decimals={})
-    else:
-        with pytest.raises(EvaluationError, match="sum to 1"):
-            check_values(values, 3, decimals={})

@@ -10,12 +10,10 @@ from robust201.analysis.dataset_results import SCORES, DatasetResults, read_resu
 from robust201.analysis.labels import column_label, key_label
 from robust201.core.colours import CHANCE
 from robust201.dataset.reader import Dataset
-from robust201.figures.confidences import rows_of_key
 from robust201.figures.correlations import measure_matrix, view_of
 from robust201.figures.plots import save_plot
 from robust201.figures.security_curves import SecurityCurves
 from robust201.figures.table import FIGURES
-from robust201.networks.nb201 import cells as nasbench201
 from robust201.tasks.constraints import CONSTRAINTS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results
@@ -141,21 +139,6 @@ def test_curves_and_bands_are_at_their_accuracies(few_results, tmp_path, name):
             assert [panel.x.nearest_label(x) for x, _ in line.points] == strengths
 
 
-@pytest.mark.parametrize("name", ["confidence", "one-class-confidence"])
-def test_median_confidences_are_at_their_values(results, tmp_path, name):
-    frame = FIGURES[name].compute(results)
-    panels = draw(name, results, tmp_path)
-    for key in (key for key in frame["key"].unique() if key != "clean"):
-        panel, rows = panels[key_label(key)], rows_of_key(frame, key, results)
-        by_kind = [kind_rows for _, kind_rows in rows.groupby("confidence", sort=False)]
-        lines = sorted(tuple(panel.heights(line)) for line in panel.find("line"))
-        expected = sorted(tuple(kind_rows["median"]) for kind_rows in by_kind)
-        assert lines == [pytest.approx(row, abs=1e-4) for row in expected]
-        bands = sorted(tuple(sorted(panel.heights(band))) for band in panel.find("area"))
-        expected = sorted(tuple(sorted([*kind_rows["q1"], *kind_rows["q3"]])) for kind_rows in by_kind)
-        assert bands == [pytest.approx(row, abs=1e-4) for row in expected]
-
-
 def test_class_confidences_are_beside_their_class(results, tmp_path):
     frame = FIGURES["class-confidence"].compute(results)
     panels = draw("class-confidence", results, tmp_path)
@@ -201,19 +184,6 @@ def test_heat_maps_state_each_number_in_its_row_and_column(results, tmp_path, na
         assert texts == expected
 
 
-def test_confusion_matrices_have_true_classes_in_rows(results, tmp_path):
-    frame = FIGURES["confusion"].compute(results)
-    panels = draw("confusion", results, tmp_path)
-    panel = panels["Clean"]
-    columns = next(other.x for other in panels.values() if other.x.pixels and other.left == panel.left)
-    fractions = frame.xs("clean", level="key")
-    for text in panel.find("text"):
-        ((x, y),) = text.points
-        row, column = int(panel.y.nearest_label(y)), int(columns.nearest_label(x))
-        fraction = fractions.iloc[row, column]
-        assert abs(float(text.text or 0) - 100 * fraction) <= 0.5
-
-
 def test_top_cells_have_the_colour_of_each_operation(results, tmp_path):
     frame = FIGURES["top-cells"].compute(results)
     space = results.cell_space
@@ -228,33 +198,6 @@ def test_top_cells_have_the_colour_of_each_operation(results, tmp_path):
     assert drawn == {
         (f"#{row.architecture}", space.edge_labels[row.edge]): space.operation_colours[row.operation]
         for row in first.itertuples()
-    }
-
-
-def test_neighbour_changes_are_in_the_row_of_their_edge(tmp_path):
-    spec = nasbench201.specs()[3456]
-    cells = {3456: 0.9} | {
-        int(nasbench201.isomorphs()[nasbench201.specs().index(neighbour.spec)]): 0.9 - 0.01 * (index + 1)
-        for index, neighbour in enumerate(nasbench201.neighbours(spec))
-    }
-    results = results_of(write_results(tmp_path, {"clean": {str(cell): value for cell, value in cells.items()}}))
-    panel = next(iter(draw("neighbours", results, tmp_path).values()))
-    rows = FIGURES["neighbours"].compute(results)
-    texts = {
-        (panel.y.nearest_label(y), panel.x.nearest_label(x)): text.text
-        for text in panel.find("text")
-        for x, y in text.points
-    }
-    labels = results.cell_space.operation_labels
-    changes = {position: float(text.replace("−", "-")) for position, text in texts.items() if text != "•"}
-    assert changes == {
-        (results.cell_space.edge_labels[row.edge], labels[row.operation]): pytest.approx(100 * row.change, abs=0.051)
-        for row in rows.itertuples()
-    }
-    own = {position for position, text in texts.items() if text == "•"}
-    assert own == {
-        (edge, labels[operation])
-        for edge, operation in zip(results.cell_space.edge_labels, nasbench201.parse(spec), strict=True)
     }
 
 

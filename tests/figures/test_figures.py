@@ -168,15 +168,6 @@ def test_save_plots_writes_equal_files_for_equal_results(tied_results, tmp_path,
     assert len(first_files) == len(figure_names) * len(FIGURE_FORMATS)
 
 
-def test_svg_draws_many_points_as_one_bitmap(tmp_path):
-    export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
-    reader = Dataset(tmp_path / "dataset")
-    (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
-    svg = path.read_text()
-    assert svg.count("data:image/png;base64") == 1
-    assert svg.count("<path") < 500
-
-
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

@@ -168,7 +168,7 @@ def test_commands_succeed_on_undamaged_files(root: Path, robust201: RunCommand) 
         restore(root, undamaged)
 
 
-@pytest.mark.filterwarnings("ignore::robust201.dataset.listing.MissingFilesWarning")
+@pytest.mark.filterwarnings("ignore::robust201.dataset.folder.MissingFilesWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_file_gives_error_warning_or_right_result(root: Path, robust201: RunCommand, kind: str) -> None:
     pattern, commands = KINDS[kind]

@@ -34,7 +34,7 @@ GRADIENT_ATTACKS = [
     key
     for key, task in TASKS.items()
     # AutoAttack's stages are also keys.
-    if task.kind == "attack" and task.role not in ("black box", "ensemble")
+    if task.kind == "attack" and task.model.role not in ("black box", "ensemble")
 ]
 IMAGES = tiny_images(24)
 SPEC = specs()[991]

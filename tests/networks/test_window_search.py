@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Request
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
@@ -182,7 +182,7 @@ class FullPasses:
 def run_square(model, images, labels, *, queries, epsilons, batch_size=64, subset=None):
     """Return the attacked images (S, N, 3, H, W) of Square for S epsilons; NaN for images outside `subset`."""
     rows = np.arange(len(images)) if subset is None else np.asarray(subset)
-    batched_model = BatchedModel(model, Batching(batch_size, 10_000), N_CLASSES)
+    batched_model = BatchedModel(model, N_CLASSES, batch_size, 10_000)
     request = Request(tuple(255 * epsilon for epsilon in epsilons), images[rows], labels[rows], rows)
     attacked_images = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
     parameters = SQUARE.parameters(queries=queries)

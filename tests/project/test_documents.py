@@ -1,6 +1,5 @@
 """Examples in the documentation run unchanged on a dataset like the demo's; commands and links in it are valid."""
 
-import ast
 import os
 import re
 import shlex
@@ -53,9 +52,6 @@ SESSIONS = {
 }
 """Pages whose blocks depend on each other, and the tests that run them in order."""
 
-LANGUAGES = {"python", "py", "sh", "yaml", "text", "console", "dockerfile", "bibtex", "latex"}
-"""Languages of code blocks. Tests run `python`, and check syntax and names of `py`, `sh` and `yaml`."""
-
 
 def mark_slow(pages: Iterable[str], default: str) -> list[Any]:
     """Return pages as parameters; all but `default` are slow."""
@@ -93,43 +89,6 @@ def test_page_python_examples_run(demo: Path, page: str) -> None:
     if page == "README.md":  # digits may depend on the processor
         (output,) = examples(page, "text")
         assert re.sub(r"\d", "0", output) in re.sub(r"\d", "0", result.stdout)
-
-
-_FUNCTIONS_WITH_SIDE_EFFECTS = {
-    "print",
-    "show",
-    "mkdir",
-    "copy",
-    "write_feature_images",
-    "write_fusion",
-    "write_text",
-    "to_parquet",
-    "save",
-    "savefig",
-    "zero_grad",
-    "backward",
-    "step",
-    "save_file",
-    "manual_seed",
-    "__init__",
-}
-"""Functions that examples call for their side effects."""
-
-
-@pytest.mark.parametrize("page", documents())
-def test_page_python_examples_print_their_values(page: str) -> None:
-    trees = [ast.parse(block) for language in ("python", "py") for block in examples(page, language)]
-    expressions = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)]
-    unprinted = [
-        ast.unparse(expression)
-        for expression in expressions
-        if not isinstance(expression, ast.Constant)
-        and not (
-            isinstance(expression, ast.Call)
-            and re.split(r"\W", ast.unparse(expression.func))[-1] in _FUNCTIONS_WITH_SIDE_EFFECTS
-        )
-    ]
-    assert unprinted == []
 
 
 def find_commands(page: str) -> list[str]:
@@ -206,11 +165,6 @@ def test_configuration_example_sweep_is_valid() -> None:
     assert make_plan(config, assumed_facts(config), choose_slices(config)).n_evaluations > 0
 
 
-@pytest.mark.parametrize("page", SESSIONS)
-def test_sessions_are_run_by_the_named_tests(page: str) -> None:
-    assert page in (REPOSITORY / SESSIONS[page]).read_text()
-
-
 @pytest.mark.parametrize("page", documents())
 def test_page_yaml_examples_have_valid_fields(page: str) -> None:
     for block in examples(page, "yaml"):
@@ -241,13 +195,6 @@ def test_page_modules_exist(page: str) -> None:
     for name in re.findall(r"python -m ((?:benchmarks|docs|jobs|tests)\b[\w.]*)", (REPOSITORY / page).read_text()):
         path = REPOSITORY / name.replace(".", "/")
         assert path.with_suffix(".py").exists() or path.is_dir(), name
-
-
-@pytest.mark.parametrize("page", documents())
-def test_page_code_blocks_name_a_known_language(page: str) -> None:
-    fences = re.findall(r"^ *```(.*)$", (REPOSITORY / page).read_text(), re.M)
-    assert {*fences[::2]} <= LANGUAGES
-    assert not any(fences[1::2])
 
 
 @pytest.mark.parametrize("page", documents())

@@ -1,14 +1,12 @@
 """NES, an example of a custom attack (jobs/nes): attacked images, and a sweep."""
 
 import runpy
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from robust201.dataset.reader import Dataset
-from tests.conftest import REPOSITORY, RunCommand, WriteSweep
+from tests.conftest import REPOSITORY
 
 NES = REPOSITORY / "jobs/nes/nes.py"
 
@@ -40,19 +38,3 @@ def test_nes_stays_in_ball_skips_misclassified_images_and_beats_random_corners(n
     fooled_fraction = (network(attacked).argmax(dim=1) != labels)[:48].float().mean()
     random_corners = (images + 40 / 255 * (2 * torch.randint_like(images, 2) - 1)).clamp(0, 1)
     assert fooled_fraction > (network(random_corners).argmax(dim=1) != labels)[:48].float().mean() + 0.2
-
-
-def test_nes_runs_in_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
-    path = write_sweep(
-        name="nes",
-        architectures=[21],
-        keys={
-            "clean": {},
-            "nes": {"file": str(NES), "norm": "Linf", "strengths": [1, 16], "parameters": {"samples": 10, "steps": 5}},
-        },
-    )
-    assert robust201("run", "--allow-code", str(path)).code == 0
-    assert robust201("export", str(path), "--out", str(tmp_path / "dataset")).code == 0
-    frame = Dataset(tmp_path / "dataset").to_frame("digits", "nes", "accuracy").set_index("strength")
-    clean = Dataset(tmp_path / "dataset").to_frame("digits", "clean", "accuracy")["value"].item()
-    assert 0 <= frame.loc[16.0, "value"] <= frame.loc[1.0, "value"] <= clean

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from robust201.attacks import square
-from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Request
 from robust201.attacks.contract import perturb
 from robust201.attacks.random_numbers import RandomNumbers
@@ -118,7 +118,7 @@ def test_counter_random_numbers_match_cpu(device, key):
         model = RecordingModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
         images, labels = move_to(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
         request = Request((1.0, 8.0), images, labels, image_set.indices)
-        batched_model = BatchedModel(model, Batching(64, 64), N_TINY_CLASSES)
+        batched_model = BatchedModel(model, N_TINY_CLASSES, 64, 64)
         list(run_attack(TASKS[key], parameters, batched_model, request, RandomNumbers(0, key)))
         images_by_device.append(torch.cat(model.batches))
     assert images_by_device[0].shape == images_by_device[1].shape

@@ -33,8 +33,6 @@ def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_fold
     assert result.code == 0
     for expected_text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search"):
         assert expected_text in result.out
-    assert "Clean optimum of the paper's table 1: 94.68%; in this dataset " in result.out
-    assert "%, which differs." in result.out
     assert (
         "Not reported, because cifar10 lacks these results: aa_apgd-ce:1/255, aa_square:1/255, corruption."
         in result.err
@@ -61,7 +59,7 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
     (search,) = json.loads(result.out)["searches"]
     assert search["objective"] == "pgd:1/255"
     assert [method["method"] for method in search["methods"]] == ["local", "random"]
-    assert len(search["methods"][0]["regret_by_query"]["mean"]) == 40
+    assert len(search["methods"][0]["found"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -86,5 +84,4 @@ def test_search_reads_parquet_export(robust201: RunCommand, tmp_path: Path) -> N
     result = robust201("search", tmp_path / "dataset", "--objective", "fog", *FEW_QUERIES)
     assert result.code == 0
     assert "Search on cifar10 fog: 40 queries, 3 runs" in result.out
-    assert "table 1" not in result.out
     assert "nan" not in robust201("search", tmp_path / "dataset", *FEW_QUERIES, "--runs", 1).out

@@ -18,7 +18,7 @@ from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
 from robust201.search.methods import METHODS
-from robust201.search.runs import Benchmark, Runs, run_methods, run_together
+from robust201.search.runs import Benchmark, run_methods, run_together
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}
@@ -74,11 +74,10 @@ def test_results_do_not_depend_on_number_of_processes(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     single_process, two_processes = (
-        run_methods([planted_clean_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)[0]
+        run_methods([planted_clean_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)
         for processes in (1, 2)
     )
-    for single, parallel in zip(single_process, two_processes, strict=True):
-        np.testing.assert_array_equal(single.queried, parallel.queried)
+    np.testing.assert_array_equal(single_process, two_processes)
 
 
 def test_random_search_samples_without_replacement(space: CellSpace) -> None:
@@ -90,20 +89,20 @@ def test_random_search_samples_without_replacement(space: CellSpace) -> None:
     best_cell = int(cells.members[np.argmax(accuracies[cells.members])])
     benchmark = Benchmark(cells, accuracies)
     n_runs, n_queries = 400, len(cells) // 3
-    (random_runs,), *_ = run_methods([benchmark], ["random"], n_queries=n_queries, n_runs=n_runs, processes=1)
-    n_hits = int((random_runs.queried == best_cell).any(axis=1).sum())
+    ((queried,),) = run_methods([benchmark], ["random"], n_queries=n_queries, n_runs=n_runs, processes=1)
+    n_hits = int((queried == best_cell).any(axis=1).sum())
     low, high = binom.interval(0.999, n_runs, n_queries / len(cells))
     assert low <= n_hits <= high
-    assert all(len({*cells_of_run.tolist()}) == n_queries for cells_of_run in random_runs.queried[:20])
+    assert all(len({*cells_of_run.tolist()}) == n_queries for cells_of_run in queried[:20])
 
 
 @pytest.mark.parametrize("method_name", ["local", "evolution"])
 def test_method_beats_random_search(method_name: str, planted_clean_benchmark: Benchmark) -> None:
-    runs_by_method = run_methods(
+    (runs_by_method,) = run_methods(
         [planted_clean_benchmark], [method_name, "random"], n_queries=200, n_runs=15, processes=1
-    )[0]
+    )
     accuracies = planted_clean_benchmark.values
-    best_accuracies = [accuracies[method_runs.best_by_query()[:, -1]] for method_runs in runs_by_method]
+    best_accuracies = [accuracies[planted_clean_benchmark.best(queried)] for queried in runs_by_method]
     standard_error = np.sqrt(sum(sample.var(ddof=1) / len(sample) for sample in best_accuracies))
     assert best_accuracies[0].mean() - best_accuracies[1].mean() > 4 * standard_error
     assert (best_accuracies[0] == accuracies.max()).mean() > 0.5
@@ -111,11 +110,11 @@ def test_method_beats_random_search(method_name: str, planted_clean_benchmark: B
 
 def test_bananas_beats_random_search_early(planted_clean_benchmark: Benchmark) -> None:
     runs_by_method = [
-        run_methods([planted_clean_benchmark], [name], n_queries=50, n_runs=n_runs, processes=1)[0][0]
+        run_methods([planted_clean_benchmark], [name], n_queries=50, n_runs=n_runs, processes=1)[0, 0]
         for name, n_runs in (("bananas", 2), ("random", 100))
     ]
     bananas_values, random_values = (
-        planted_clean_benchmark.values[method_runs.best_by_query()[:, -1]] for method_runs in runs_by_method
+        planted_clean_benchmark.values[planted_clean_benchmark.best(queried)] for queried in runs_by_method
     )
     assert bananas_values.min() > np.quantile(random_values, 0.9)
 
@@ -128,11 +127,10 @@ def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted
     assert queried[10] in planted_clean_benchmark.cells.neighbours(start)
 
 
-def test_best_by_query_returns_the_first_best_cell_so_far(cells: SearchCells) -> None:
+def test_the_first_of_equally_good_cells_is_the_best(cells: SearchCells) -> None:
     values = np.zeros(15_625)
     values[[7, 9]] = 1.0
-    runs_of_method = Runs("random", Benchmark(cells, values), np.array([[3, 5, 7, 9], [9, 7, 5, 3]]))
-    assert runs_of_method.best_by_query().tolist() == [[3, 3, 7, 7], [9, 9, 9, 9]]
+    assert Benchmark(cells, values).best(np.array([[3, 5, 7, 9], [9, 7, 5, 3]])).tolist() == [7, 9]
 
 
 def test_neighbours_match_the_space(cells: SearchCells) -> None:

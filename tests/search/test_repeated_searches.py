@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 from robust201 import Dataset
+from robust201.analysis.dataset_results import choose_results, read_results
 from robust201.core.errors import ConfigError
-from robust201.search.repeated_searches import (
-    RepeatedSearch,
-    compare_with_paper,
-    repeat_searches,
-)
+from robust201.search.repeated_searches import RepeatedSearch, repeat_searches
 from robust201.statistics.intervals import mean_intervals
 from tests.support.planted import best_cell, planted_accuracy, write_planted
 
@@ -23,7 +20,8 @@ def reader(planted_optimum_folder: Path) -> Dataset:
 
 def search(reader: Dataset, objective: str = "clean", **options: object) -> RepeatedSearch:
     settings = {"methods": ["local"], "n_queries": 300, "n_runs": 4} | options
-    (search_result,) = repeat_searches(reader, "cifar10", [objective], **settings)  # type: ignore[arg-type]
+    results = choose_results(read_results(reader), "cifar10", reader.path)
+    (search_result,) = repeat_searches(results, [objective], **settings)  # type: ignore[arg-type]
     return search_result
 
 
@@ -32,8 +30,6 @@ def test_local_search_finds_the_planted_cell(reader: Dataset) -> None:
     (result,) = search_result.results
     assert reader.get_uid(int(result.selected[0])) == str(best_cell())
     assert result.optimum_fraction == 1
-    assert result.regret[-1] == 0
-    assert (np.diff(result.regret) <= 0).all()
     assert search_result.n_members == 15_625
     assert search_result.optimum["clean"] == pytest.approx(planted_accuracy("clean", 0).max(), abs=1e-6)
     assert search_result.optimum["pgd:1/255"] == pytest.approx(planted_accuracy("pgd", 1).max(), abs=1e-6)
@@ -68,17 +64,3 @@ def test_search_rejects_more_queries_than_architectures(tmp_path: Path) -> None:
         match=r"300 queries need at least that many architectures with all results, but there are \d+\. Lower",
     ):
         search(reader)
-
-
-def test_compare_with_paper_recognises_published_accuracies(
-    planted_optimum_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = Dataset(planted_optimum_folder)
-    search_result = search(reader, n_queries=20, n_runs=1)
-    # The planted dataset has the layout and all cells of the published dataset, but other accuracies.
-    comparison = compare_with_paper(reader, [search_result])
-    assert comparison == (0.9468, search_result.optimum["clean"], False)
-    monkeypatch.setattr("robust201.search.repeated_searches.PAPER_OPTIMUM", search_result.optimum["clean"] + 0.0004)
-    assert compare_with_paper(reader, [search_result]).agrees
-    (cifar100_search,) = repeat_searches(reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1)
-    assert compare_with_paper(reader, [cifar100_search]) is None

@@ -30,7 +30,7 @@ def test_mcnemar_p_values_match_the_binomial_test(only_first: int, only_second: 
 @given(st.integers(2, 500), st.data())
 def test_two_proportion_p_values_match_the_chi_square_test(n: int, data: st.DataObject) -> None:
     correct_first, correct_second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
-    p_value = float(two_proportion_p_values(correct_first, correct_second, n))
+    p_value = float(two_proportion_p_values(correct_first, correct_second, n, n))
     if 0 < correct_first + correct_second < 2 * n:
         table = [[correct_first, n - correct_first], [correct_second, n - correct_second]]
         assert p_value == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-6, abs=1e-12)

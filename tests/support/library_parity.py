@@ -10,7 +10,7 @@ from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from pyautoattack.fab_pt import FABAttack_PT
 
 from robust201.attacks import square
-from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Request, to_float
 from robust201.attacks.reference import foolbox
 from robust201.attacks.runner import run_attack
@@ -23,8 +23,8 @@ from tests.support.replayed_random_numbers import LargerBallRandomNumbers, Repla
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
 """Keys of the attacks that are compared with Foolbox; all others are compared with pyautoattack."""
 
-LIBRARY_BATCHES = Batching(batch_size=10**9, pool_size=10**9)
-"""The libraries attack all images in one batch."""
+LIBRARY_BATCHES = (10**9, 10**9)
+"""Sizes of batches and pools; the libraries attack all images in one batch."""
 
 STANDARD_L1 = "aa_standard_l1"
 
@@ -145,7 +145,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     device = classifier.device if key in FOOLBOX else "cpu"
     begins_with_larger_balls = parameters.norm == "L1" and getattr(parameters, "larger_epsilons", key == STANDARD_L1)
     random_numbers_class = LargerBallRandomNumbers if begins_with_larger_balls else ReplayedRandomNumbers
-    batched_model = BatchedModel(model or classifier, LIBRARY_BATCHES, classifier.n_classes)
+    batched_model = BatchedModel(model or classifier, classifier.n_classes, *LIBRARY_BATCHES)
     adversarial = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
     divisor = CONSTRAINTS[parameters.norm].divisor
     for strength_index, epsilon in enumerate(epsilons):

@@ -55,7 +55,7 @@ class ReplayedRandomNumbers(RandomNumbers):
         for side in sides:
             positions = [self._position(length - side) for length in (height, width, height, width)]
             is_turned, signs = self._is_turned(), self._signs(len(indices), channels, 1, 1)
-            window_moves.append(WindowMove._make((*positions, side, is_turned, signs)))
+            window_moves.append(WindowMove.of(positions, side, is_turned, signs))
         return window_moves
 
     def _position(self, n_positions):

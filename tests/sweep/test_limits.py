@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from robust201.core.strict_model import MAX_COUNT
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.training_config import TrainingConfig
 from robust201.sweep.user_tasks import UserTaskParameters
@@ -50,12 +49,3 @@ def test_key_counts_have_upper_limits(key) -> None:
     for field in {*STRENGTH_FIELDS} & schema["properties"].keys():
         strengths = schema["properties"][field]
         assert strengths.get("maxItems") == MAX_STRENGTHS or strengths["items"]["maximum"] == 5
-
-
-@pytest.mark.parametrize("key", TASKS)
-def test_key_defaults_are_below_cost_limit_and_largest_counts_above_it(key) -> None:
-    task = TASKS[key]
-    assert task.excessive_cost_reason(task.parameters(), 256) is None
-    fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in task.field_names}
-    if task.constraint is not None and len(fields) > 1:
-        assert "Lower" in str(task.excessive_cost_reason(task.parameters(**fields), 10))

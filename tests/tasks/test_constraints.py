@@ -1,6 +1,5 @@
 """Norm balls: strengths, distances and limits. The slack covers rounding errors, but hardly more."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -14,9 +13,9 @@ from robust201.attacks.contract import check_batches
 from robust201.attacks.l1_projection import correction_to_l1
 from robust201.attacks.pgd import project_to_l2_ball
 from robust201.core.errors import PerturbationError
-from robust201.tasks import TASKS, find_task
+from robust201.tasks import TASKS
 from robust201.tasks.constraints import CONSTRAINTS, L1, L2, LINF
-from tests.support.tiny_networks import perturb_all, request_of, tiny_context, tiny_images
+from tests.support.tiny_networks import request_of, tiny_context, tiny_images
 
 IMAGES = tiny_images()
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=lambda constraint: constraint.name)
@@ -160,20 +159,3 @@ def test_slack_is_above_rounding_and_below_smallest_epsilon():
         < 0.0002 * min(TASKS["aa_apgd-ce_l1"].parameters().strengths)
     )
     assert 3 * rounding_error < LINF.slack < 0.01 * LINF.radius(0.1)
-
-
-def test_fused_attack_without_ball_uses_strengths_unscaled():
-    task = dataclasses.replace(find_task("pgd"), constraint=None)
-    parameters = find_task("pgd").parameters(epsilons=("0.5/255",), steps=2)
-    images = tiny_images(6)
-    context = dataclasses.replace(tiny_context("pgd"), engine="fused")
-    (perturbed,) = perturb_all(task, parameters, images, context).values()
-    distance = (perturbed - torch.from_numpy(images.images) / 255).abs().amax()
-    assert 8 / 255 < distance <= 0.5
-
-
-def test_largest_radius_follows_from_image_shape():
-    assert L2.largest_radius((3, 32, 32)) == 3072**0.5
-    assert (L1.largest_radius((1, 28, 20)), LINF.largest_radius((1, 28, 20))) == (560, 1)
-    assert "images of 28 x 20 pixels, got 561" in L1.excessive_strength_reason((561,), (1, 28, 20))
-    assert L1.excessive_strength_reason((560,), (1, 28, 20)) is None

@@ -63,15 +63,6 @@ def test_augmentation_keeps_range_and_shape(fields):
     assert augmented.max() <= 1
 
 
-def test_second_flip_restores_the_images():
-    pixels = make_pixels()
-    flipped = augment({"flip": True}, pixels)
-    is_mirrored = np.array([not np.array_equal(a, b) for a, b in zip(flipped, augment({}, pixels), strict=True)])
-    assert 10 < is_mirrored.sum() < 30
-    flipped_twice = augment({"flip": True}, np.rint(flipped * 255).astype(np.uint8))
-    assert np.array_equal(flipped_twice, augment({}, pixels))
-
-
 @settings(max_examples=30)
 @given(st.booleans(), st.integers(0, 3), st.integers(0, 4), st.integers(0, 50))
 def test_flip_and_crop_shift_and_mirror_images(flip, padding, epoch, seed):

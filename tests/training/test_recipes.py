@@ -89,7 +89,6 @@ INVALID_RECIPES = [
     ({"iterations": 5}, "exactly one of epochs and iterations \\(both are set\\)"),
     ({"epochs": 0}, "greater than or equal to 1"),
     ({"learning_rate": float("nan")}, "less than 1"),
-    ({"weight_decay": float("inf")}, "less than 1"),
     ({"schedule": {}}, "exactly one of cosine and steps"),
     ({"schedule": {"steps": {}}}, "exactly one of at_epochs and at_iterations"),
     ({"schedule": {"steps": {"at_epochs": [100, 50]}}}, r"strictly increasing numbers, got \[100.0, 50.0\]"),
@@ -97,12 +96,8 @@ INVALID_RECIPES = [
     ({"schedule": {"steps": {"at_epochs": [1], "factor": 1e300}}}, "less than 1000"),
     ({"epochs": 10**400}, "less than or equal to 999999999"),
     ({"adversarial": {"pgd": {"steps": 10**400}}}, "less than or equal to 999999999"),
-    ({"batch_size": 10**400}, "less than or equal to 999999999"),
-    ({"weight_decay": 1e300}, "less than 1"),
-    ({"augmentation": {"translate": 1e300}}, "less than or equal to 1024"),
     ({"augmentation": {"crop_padding": 10**9}}, "less than or equal to 1024"),
     ({"augmentation": "st"}, "unknown augmentation 'st'.*Did you mean 'std'"),
-    ({"augmentation": {"jitter": 2}}, "less than or equal to 1"),
     ({"augmentation": {"flip": 1, "crop": 2}}, "crop"),
     ({"adversarial": {}}, "exactly one of pgd and trades"),
     ({"adversarial": {"pgd": {}, "trades": {}}}, r"exactly one of pgd and trades \(both are set\)"),
@@ -113,7 +108,6 @@ INVALID_RECIPES = [
     ({"adversarial": {"trades": {"start": "none"}}}, "normal"),
     ({"nesterov": True, "momentum": 0}, "needs a `momentum` above 0"),
     ({"decay": "biases"}, "weights"),
-    ({"data": {"mixture": {"robust": "r", "alpha": 1.5}}}, "less than or equal to 1"),
     ({"data": {}}, "exactly one of mixture and fusion"),
 ]
 

@@ -34,7 +34,7 @@ from jobs.papers.dataset.results import (
     operations,
     read_results,
 )
-from jobs.papers.page import claims_table, fill, number, table, write_table
+from jobs.papers.page import claims_table, fill, write_table
 from jobs.papers.verdicts import (
     FAILS,
     HOLDS,
@@ -409,20 +409,10 @@ def main() -> None:
         merge_exports([path for path in arguments.exports if Dataset(path).keys_clean], arguments.merged)
     claims = test_claims(results)
     write_table(arguments.folder / "tables/claims.csv", pd.DataFrame(claims))
-    medians = compare_medians(results)
-    write_table(arguments.folder / "tables/medians.csv", medians)
+    write_table(arguments.folder / "tables/medians.csv", compare_medians(results))
     if len(curves := compare_curves(results)):
         write_table(arguments.folder / "tables/figure-11.csv", curves)
-    rows = [
-        [
-            f"{row['key']} {row['strength']:g}",
-            *(number(row[name]) for name in ("ours", "printed")),
-            number(row["difference"], signed=True),
-        ]
-        for row in medians.to_dict("records")
-    ]
-    medians_table = table(["key, epsilon", "ours", "printed", "difference"], rows)
-    fill(arguments.folder / "README.md", {"claims": claims_table(claims), "medians": medians_table})
+    fill(arguments.folder / "README.md", {"claims": claims_table(claims)})
 
 
 if __name__ == "__main__":

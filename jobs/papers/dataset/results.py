@@ -97,7 +97,8 @@ class Results:
         """
         if self.reader is None or not self.reader.has("cifar10", attack, "confidence"):
             return None
-        frame = self.reader.to_frame("cifar10", attack, "confidence")
+        frames = [self.reader.read_table("cifar10", key, "confidence") for key in ("clean", attack)]
+        frame = pd.concat([frame[frame["architecture"].isin(frames[1]["architecture"])] for frame in frames])
         means = np.array([value["prediction"] for value in frame["value"]], np.float64)
         right, wrong = (
             frame.assign(value=means[:, kind]).pivot(index="architecture", columns="strength", values="value")
@@ -125,12 +126,9 @@ def read_results(exports: Sequence[Path]) -> Results:
     readers = [Dataset(path) for path in exports]
     with_accuracies = [path for path, reader in zip(exports, readers, strict=True) if reader.keys_clean]
     reader = Dataset(*with_accuracies)
-    frame = reader.to_frame("cifar10")
-    frame = frame[(frame["key"] == "clean") | (frame["strength"] > 0)]  # attacks begin with the clean accuracy
-    frame = frame.assign(key=frame["key"].astype(str).str.removesuffix("@Linf"))
-    accuracies = frame.pivot_table(index="architecture", columns=["key", "strength"], values="value")
+    accuracies = reader.accuracies("cifar10").sort_index(axis="columns")
     measured = [other for other in readers if "jacobian" in other.keys_measure]
-    norms = [other.to_frame("cifar10", "jacobian", "norm").set_index("architecture")["value"] for other in measured]
+    norms = [other.read_table("cifar10", "jacobian", "norm").set_index("architecture")["value"] for other in measured]
     ids = json.loads((with_accuracies[0] / "meta.json").read_text())["ids"]
     sweep = readers[exports.index(with_accuracies[0])].sweep
     return Results(

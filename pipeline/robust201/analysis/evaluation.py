@@ -266,7 +266,9 @@ class Evaluation:
         withstands_all = np.all([self.results[key].outcomes[strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
         worst_case_note = ", each image under its worst attack" if len(keys) > 1 else ""
-        ensembles = [key for key, task in TASKS.items() if task.role == "ensemble" and task.constraint == constraint]
+        ensembles = [
+            key for key, task in TASKS.items() if task.model.role == "ensemble" and task.constraint == constraint
+        ]
         autoattack_note = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
             f"{_format_fraction(withstands_all)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "

@@ -23,6 +23,7 @@ from robust201.evaluation.attack_flags import (
 )
 from robust201.evaluation.evaluate import copy_to_device, evaluate_part
 from robust201.evaluation.measurements import has_predictions, summarise
+from robust201.evaluation.user_calls import count_passes
 from robust201.evaluation.user_task import UserTask
 from robust201.networks.batch_sizes import halve_all
 from robust201.networks.device import free_cached_memory, is_out_of_memory
@@ -133,7 +134,7 @@ def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths:
         for result in results
         if PREDICTIONS in result.values
     }
-    distances = distances_of(results[-1].values[DISTANCES]) if task.finds_distances else None
+    distances = distances_of(results[-1].values[DISTANCES]) if task.model.finds_distances else None
     return KeyResults(tuple(map(_make_table_row, results)), run.protocols[task.key], outcomes, distances)
 
 
@@ -176,7 +177,8 @@ def _count_passes(context: Context, task: Task, parameters: Parameters, image_se
     few = head(image_set, _COUNTED_IMAGES)
     resident = copy_to_device(few, context.classifier.device)
     request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
-    return task.count_passes(dataclasses.replace(context, key=task.key), request)
+    context = dataclasses.replace(context, key=task.key)
+    return count_passes(task.function.load(), task.function_parameters, context, request)
 
 
 def _evaluate_key(
@@ -197,7 +199,7 @@ def _evaluate_key(
         protocol="",
         checkpoint_sha256="",
     )
-    measurements = (*_MEASUREMENTS, DISTANCES) if task.finds_distances else _MEASUREMENTS
+    measurements = (*_MEASUREMENTS, DISTANCES) if task.model.finds_distances else _MEASUREMENTS
     remaining = strengths
     while remaining:
         try:

@@ -148,8 +148,6 @@ def parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
         problem = describe_problem(error, task.model)
         remedy = "" if re.search(r"[.?] [A-Z]", problem) else " Correct it."
         raise ConfigError(f"Reading parameters failed for {task.key}: {problem}{remedy}") from error
-    # The number of classes is unknown before the first pass. The minimum is assumed, since more classes cost more.
-    costs_too_much = task.excessive_cost_reason(parameters, parameters.min_classes)
-    if (reason := parameters.unsupported_engine_reason(engine) or costs_too_much) is not None:
+    if (reason := parameters.unsupported_engine_reason(engine)) is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     return parameters

@@ -10,6 +10,7 @@ An image's targets are the classes with the second largest, third largest, … l
 `restarts` consecutive runs. The targeted loss needs at least four classes.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -38,7 +39,7 @@ def attack(model: BatchedModel, samples: Samples, options: Apgd) -> torch.Tensor
     if isinstance(options, ApgdTargeted):
         differentiate = _targeted_loss(model, samples, samples.run // options.restarts + 2)
     else:
-        differentiate = _cross_entropy(model, samples)
+        differentiate = functools.partial(model.loss_and_gradient, labels=samples.labels)
     if options.norm == "L1" and options.larger_epsilons:
         return _ascend_in_shrinking_balls(samples, options.steps, differentiate).fooling_images()
     ascent = _Ascent(samples, random_start(samples, options.norm), differentiate)
@@ -48,10 +49,6 @@ def attack(model: BatchedModel, samples: Samples, options: Apgd) -> torch.Tensor
         steps = LinfSteps if options.norm == "Linf" else L2Steps
         ascent.run(steps(samples, options.steps, ascent.best_loss), options.steps)
     return ascent.fooling_images()
-
-
-def _cross_entropy(model: BatchedModel, samples: Samples) -> _Differentiate:
-    return lambda images: model.loss_and_gradient(images, samples.labels)
 
 
 def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differentiate:
@@ -71,12 +68,7 @@ def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differe
 
 
 class _Ascent:
-    """The iterates in one ball (Croce and Hein, 2020, algorithm 1).
-
-    Args:
-        samples: samples to attack.
-        start: (B, C, H, W) starting points.
-        differentiate: the loss.
+    """The iterates in one ball (Croce and Hein, 2020, algorithm 1), from starting points (B, C, H, W).
 
     Attributes:
         best_images: (B, C, H, W) iterates with the highest loss.

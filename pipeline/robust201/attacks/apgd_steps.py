@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.l1_projection import correction_to_l1
+from robust201.attacks.norms import norms, per_image
 from robust201.attacks.samples import Samples
 
 STEP_DECAY_THRESHOLD = 0.75
@@ -22,12 +23,7 @@ class _HalvingSteps:
     """Steps whose sizes, 2 epsilon at first, are halved at checkpoints where progress stalls (2020, section 3.2).
 
     As in the library, the first interval between checkpoints is .22 of the iterations. Each further interval is shorter
-    by .03 of the iterations, down to a minimum of .06.
-
-    Args:
-        samples: samples to attack.
-        n_steps: number of iterations.
-        start_loss: (B,) loss at the starting points.
+    by .03 of the iterations, down to a minimum of .06. `start_loss` (B,) is the loss at the starting points.
     """
 
     def __init__(self, samples: Samples, n_steps: int, start_loss: torch.Tensor) -> None:
@@ -45,13 +41,9 @@ class _HalvingSteps:
     def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
-        """Record an iteration's losses, and update the step sizes if the iteration is a checkpoint.
+        """Record the losses (B,) of an iteration, from 0, and update the step sizes if it is a checkpoint.
 
-        Args:
-            iteration: number of the iteration, from 0.
-            loss: (B,) loss of the iterates.
-            best_loss: (B,) highest loss so far.
-            best_images: (B, C, H, W) iterates with the highest loss.
+        `best_loss` (B,) and `best_images` (B, C, H, W) are the highest loss so far and its iterates.
 
         Returns:
             (B,) bool, which samples revert to their best iterate; None between checkpoints.
@@ -69,7 +61,7 @@ class _HalvingSteps:
         self._halved_at_check, self._best_at_check = halved, best_loss
         self._interval = max(self._interval - self._decrease, self._min_interval)
         self._n_since_check = 0
-        self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
+        self._sizes = torch.where(per_image(halved), self._sizes / 2, self._sizes)
         return halved
 
 
@@ -106,21 +98,15 @@ class L2Steps(_HalvingSteps):
 
     def _project(self, images: torch.Tensor) -> torch.Tensor:
         difference = images - self._clean
-        lengths = torch.minimum(self._radii, _l2_lengths(difference))
+        lengths = torch.minimum(self._radii, per_image(norms(difference, "L2")))
         return (self._clean + _normalised_l2(difference) * lengths).clamp(0, 1)
 
 
 class L1Steps:
-    """Steps along the signs of the gradient's largest entries.
+    """Steps along the signs of the gradient's largest entries, in balls of radii (B,).
 
-    The fraction of entries that a step uses depends on the sparsity of the best iterate.
-
-    Args:
-        samples: samples to attack.
-        n_steps: number of iterations.
-        radii: (B,) radii of the balls, in float64.
-        start: (B, C, H, W) starting points, whose sparsity determines the first fraction; None to start with a fraction
-            of .2, as for a random start.
+    The fraction of entries that a step uses depends on the sparsity of the best iterate, at first of `start`; None to
+    start with a fraction of .2, as for a random start.
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: NDArray[np.float64], start: torch.Tensor | None) -> None:
@@ -149,7 +135,7 @@ class L1Steps:
         index = torch.clamp((1.0 - self._fraction) * n_values, min=0, max=n_values - 1).long()
         threshold = sorted_magnitudes.gather(1, index[:, None]).view(-1, 1, 1, 1)
         signs = (gradient * (gradient.abs() >= threshold).float()).sign()
-        stepped = images + self._sizes * signs / (signs.abs().flatten(1).sum(-1).view(-1, 1, 1, 1) + 1e-10)
+        stepped = images + self._sizes * signs / (per_image(norms(signs, "L1")) + 1e-10)
         difference = stepped - self._clean
         return self._clean + difference + correction_to_l1(self._clean, difference, self._radii)
 
@@ -162,20 +148,15 @@ class L1Steps:
         n_changed = self._count_changed(best_images)
         is_sparser = n_changed / self._n_changed < 0.95
         self._fraction = n_changed / self._clean[0].numel() / 1.5
-        sizes = torch.where(is_sparser.view(-1, 1, 1, 1), self._radii, self._sizes / 1.5)
+        sizes = torch.where(per_image(is_sparser), self._radii, self._sizes / 1.5)
         self._sizes = torch.minimum(torch.maximum(sizes, self._min_sizes), self._radii)
         self._n_changed = n_changed
         return is_sparser
 
 
-def _l2_lengths(images: torch.Tensor) -> torch.Tensor:
-    """Return L2 norms (B, 1, 1, 1), in AutoAttack's order of operations."""
-    return (images**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
-
-
 def _normalised_l2(images: torch.Tensor) -> torch.Tensor:
     """Divide images (B, C, H, W) by their L2 norms."""
-    return images / (_l2_lengths(images) + 1e-12)
+    return images / (per_image(norms(images, "L2")) + 1e-12)
 
 
 def random_start(samples: Samples, norm: str) -> torch.Tensor:
@@ -187,7 +168,7 @@ def random_start(samples: Samples, norm: str) -> torch.Tensor:
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
         direction = samples.uniforms().mul_(2).sub_(1)
-        largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
+        largest = per_image(norms(direction, "Linf"))
         return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
     direction = normal_noise(samples)
     if norm == "L2":

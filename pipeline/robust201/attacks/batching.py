@@ -1,13 +1,13 @@
-"""Batches of samples, which are (image, epsilon) pairs, and a model that computes them batch by batch."""
+"""A model that computes samples, which are (image, epsilon) pairs, batch by batch."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 
 from robust201.attacks.context import Context, slices
 from robust201.networks.device import is_gpu
 from robust201.networks.model import Model, Objective, WindowSearch, start_search
+from robust201.networks.watch import Watch, WatchedModel
 
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of a pool in float32, by device type. A pool contains the samples that are attacked
@@ -25,41 +25,30 @@ MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["gpu"] + 4
 temporary tensors of a query. APGD needs less: about fourteen images per sample."""
 
 
-@dataclass(frozen=True)
-class Batching:
-    """Sizes of the batches that go through the model.
+class BatchedModel:
+    """`Model` that passes any number of samples through another model, batch by batch.
 
-    They affect results only through rounding, in networks whose sums depend on the batch size.
+    Batch sizes affect results only through rounding, in networks whose sums depend on them.
 
     Attributes:
+        n_classes: number of classes C.
         batch_size: maximum number of samples per batch.
         pool_size: maximum number of samples that are attacked together, except by attacks that are `per` sample. Each
             sample takes the memory of one float32 image.
     """
 
-    batch_size: int
-    pool_size: int
+    def __init__(self, model: Model, n_classes: int, batch_size: int, pool_size: int) -> None:
+        self._model = model
+        self.n_classes, self.batch_size, self.pool_size = n_classes, batch_size, pool_size
 
     @classmethod
-    def of(cls, context: Context, n_values: int) -> "Batching":
-        """Return the sizes for images of `n_values` pixel values each."""
+    def of(cls, context: Context, watch: Watch, n_values: int) -> "BatchedModel":
+        """Return the context's model, watched, for images of `n_values` pixel values each."""
         batch_size = context.attacked_model.batch_sizes.attack_samples
         device_type = "gpu" if is_gpu(context.classifier.device) else "cpu"
         pool_size = min(_POOL_BYTES[device_type] // (4 * max(1, n_values)), _POOL_BATCHES[device_type] * batch_size)
-        return cls(batch_size, max(batch_size, pool_size))
-
-    def slices(self, n_samples: int) -> Iterator[slice]:
-        """Yield slices of at most `batch_size` samples, which cover [0, n_samples) in order."""
-        yield from slices(n_samples, self.batch_size)
-
-
-class BatchedModel:
-    """`Model` that passes any number of samples through another model, batch by batch."""
-
-    def __init__(self, model: Model, batching: Batching, n_classes: int) -> None:
-        self._model = model
-        self.batching = batching
-        self.n_classes = n_classes
+        model = WatchedModel(context.attacked_model, watch)
+        return cls(model, context.classifier.n_classes, batch_size, max(batch_size, pool_size))
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         return self._in_batches(len(pixels), lambda batch: (self._model.logits(pixels[batch]),))[0]
@@ -91,7 +80,7 @@ class BatchedModel:
     def _in_batches(
         self, n_samples: int, compute: Callable[[slice], tuple[torch.Tensor, ...]]
     ) -> tuple[torch.Tensor, ...]:
-        outputs = [compute(batch) for batch in self.batching.slices(n_samples)]
+        outputs = [compute(batch) for batch in slices(n_samples, self.batch_size)]
         if len(outputs) == 1:  # the usual case, which concatenation would copy
             return outputs[0]
         return tuple(torch.cat(batch_outputs) for batch_outputs in zip(*outputs, strict=True))

@@ -103,16 +103,11 @@ class Context:
 
     @contextmanager
     def seeded(self, batch_number: int) -> Iterator[int]:
-        """Seed torch's generators for one batch, and restore their state afterwards.
+        """Seed torch's generators for a batch, numbered in the whole image set, and restore their state afterwards.
 
         The seed is derived from the sweep's seed, the key and the batch's number. All strengths and all architectures
-        therefore use the same random numbers, whichever strengths are evaluated.
-
-        Args:
-            batch_number: the batch's number in the whole image set (see `batches`).
-
-        Yields:
-            The seed, for libraries that seed their own generators.
+        therefore use the same random numbers, whichever strengths are evaluated. The seed is yielded for libraries that
+        seed their own generators.
         """
         seed = derived_seed(self.seed, self.key, batch_number)
         with restored_random_state(self.classifier.device):
@@ -122,7 +117,7 @@ class Context:
 
 def to_float(images: torch.Tensor) -> torch.Tensor:
     """Convert (B, C, H, W) uint8 pixels to float32 in [0, 1]; return float32 pixels unchanged."""
-    return images if images.is_floating_point() else images.to(torch.float32).div(255.0)
+    return images if images.is_floating_point() else images.to(torch.float32).div_(255.0)
 
 
 def slices(stop: int, size: int, start: int = 0) -> Iterator[slice]:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import torch
 
-from robust201.attacks.batching import BatchedModel, Batching
+from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Context, Perturbed, Request, to_float
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
-from robust201.networks.watch import Watch, WatchedModel
+from robust201.networks.watch import Watch
 from robust201.tasks import Task
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
@@ -37,8 +37,7 @@ def perturb(
     _check_support(task, context, parameters, request)
     watch = Watch(context.classifier.device, request.on_passes) if task.kind == "attack" else None
     if watch is not None and task.uses_runner(context.engine):
-        batching = Batching.of(context, request.images[0].numel() if len(request.images) else 1)
-        model = BatchedModel(WatchedModel(context.attacked_model, watch), batching, context.classifier.n_classes)
+        model = BatchedModel.of(context, watch, request.images[0].numel() if len(request.images) else 1)
         perturbed = run_attack(task, parameters, model, request, RandomNumbers(context.seed, context.key))
     else:
         if watch is not None:
@@ -71,13 +70,7 @@ def check_batches(
 ) -> Iterator[Perturbed]:
     """Check each perturbed batch against the contract, and yield it; the host waits once per batch.
 
-    Args:
-        perturbed: the batches of a perturbation.
-        context: context of the perturbation.
-        request: original images and strengths.
-        constraint: ball around each original image that must contain the perturbed image; None for an unbounded attack.
-        watch: watch of the network's results; None if they do not matter.
-        name: name of the evaluation, for messages.
+    `constraint` is the ball around each image that must contain the perturbed image, or None for an unbounded attack.
 
     Raises:
         EvaluationError: the network returned NaN or infinity.
@@ -119,11 +112,11 @@ def _count_violations(
     All checks are computed on the device, so the host does not wait.
     """
     n_yields.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
+    lowest, highest = batch.images.aminmax()
     # A comparison with NaN is false.
-    is_pixel_valid = (batch.images >= 0) & (batch.images <= 1)
-    violations = [(n_yields > 1).sum(), (~is_pixel_valid).sum()]
+    violations = [(n_yields > 1).sum(), ~((lowest >= 0) & (highest <= 1))]
     if constraint is not None:
-        distances = constraint.distances(batch.images - to_float(request.images[batch.positions]))
+        distances = constraint.distances(batch.images - to_float(request.images.index_select(0, batch.positions)))
         violations.append((~(distances <= constraint.reach(request.strengths[batch.strength_index]))).sum())
     return torch.stack(violations).sum()
 

@@ -8,12 +8,11 @@ only decides which results count, so one run serves all epsilons. The targets ar
 third largest, … logit of the clean image; there are no restarts.
 """
 
-from collections.abc import Callable
-
 import torch
 
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.hyperplanes import project_l1, project_l2, project_linf
+from robust201.attacks.norms import norms, per_image
 from robust201.attacks.samples import Samples
 from robust201.tasks.attacks import FabTargeted
 
@@ -25,25 +24,18 @@ _INFINITE_DISTANCE = 1e10
 
 _PROJECTIONS = {"Linf": project_linf, "L2": project_l2, "L1": project_l1}
 
-_LENGTHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "Linf": lambda flat: flat.abs().max(dim=1)[0],
-    "L2": lambda flat: (flat**2).sum(dim=1).sqrt(),
-    "L1": lambda flat: flat.abs().sum(dim=1),
-}
-"""Norm → function that returns the lengths (B,) of vectors (B, D), in AutoAttack's order of operations."""
-
 
 def attack(model: BatchedModel, samples: Samples, options: FabTargeted) -> torch.Tensor:
     """Return each image's nearest misclassified iterate if it lies in the ball, otherwise the clean image."""
     images, rows = samples.by_image()
     nearest = _search(model, images, options.steps, options.norm)[rows]
-    distances = _LENGTHS[options.norm]((samples.clean - nearest).flatten(1))
-    return torch.where((distances > samples.epsilons.flatten()).view(-1, 1, 1, 1), samples.clean, nearest)
+    distances = norms(samples.clean - nearest, options.norm)
+    return torch.where(per_image(distances > samples.epsilons.flatten()), samples.clean, nearest)
 
 
 def _search(model: BatchedModel, samples: Samples, n_steps: int, norm: str) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image (B, C, H, W), or the clean image if there is none."""
-    clean, length_of, project = samples.clean, _LENGTHS[norm], _PROJECTIONS[norm]
+    clean, project = samples.clean, _PROJECTIONS[norm]
     n_samples = len(clean)
     targets = model.logits(clean).sort(dim=1)[1][:, -(samples.run + 2)]
 
@@ -62,16 +54,16 @@ def _search(model: BatchedModel, samples: Samples, n_steps: int, norm: str) -> t
         normal = gradient.flatten(1)
         points = torch.cat((images.flatten(1), flat_clean), 0)
         moves = project(points, torch.cat((normal, normal), 0), torch.cat((offset, offset), 0))
-        lengths = length_of(moves).clamp_min(1e-8)
+        lengths = norms(moves, norm).clamp_min(1e-8)
         from_image, from_clean = lengths[:n_samples], lengths[n_samples:]
-        weight = (from_image / (from_image + from_clean)).clamp(0, _MAX_CLEAN_WEIGHT).view(-1, 1, 1, 1)
+        weight = per_image((from_image / (from_image + from_clean)).clamp(0, _MAX_CLEAN_WEIGHT))
         step, clean_step = moves[:n_samples].view(clean.shape), moves[n_samples:].view(clean.shape)
         images = (images + _OVERSHOOT * step) * (1 - weight) + (clean + clean_step * _OVERSHOOT) * weight
         images = images.clamp(0.0, 1.0)
         misclassified = model.logits(images).argmax(dim=1) != samples.labels
-        distances = length_of((images - clean).flatten(1))
+        distances = norms(images - clean, norm)
         is_nearer = misclassified & (distances < shortest)
-        nearest = torch.where(is_nearer.view(-1, 1, 1, 1), images, nearest)
+        nearest = torch.where(per_image(is_nearer), images, nearest)
         shortest = torch.where(is_nearer, distances, shortest)
-        images = torch.where(misclassified.view(-1, 1, 1, 1), clean + (images - clean) * _BACKWARD_FACTOR, images)
+        images = torch.where(per_image(misclassified), clean + (images - clean) * _BACKWARD_FACTOR, images)
     return nearest

@@ -17,7 +17,7 @@ from robust201.tasks.attacks import Fgsm
 def attack(model: BatchedModel, samples: Samples, _options: Fgsm) -> torch.Tensor:
     """Return each image after one step."""
     images, rows = samples.by_image()
-    direction = model.loss_and_gradient(images.clean, images.labels)[2].sign()[rows]
+    direction = model.loss_and_gradient(images.clean, images.labels)[2].sign().index_select(0, rows)
     stepped = direction.mul_(samples.epsilons).add_(samples.clean)
     # Foolbox projects to the ball, clips to [0, 1], and projects again. Each operation rounds.
     clipped = project_to_cube(stepped, samples.clean, samples.epsilons).clamp_(0, 1)

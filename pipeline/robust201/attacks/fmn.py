@@ -10,13 +10,13 @@ project (as with `projection: none`); this module corrects this error for both e
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.batching import BatchedModel
+from robust201.attacks.norms import DUAL_NORMS, norms, per_image
 from robust201.attacks.samples import Samples
 from robust201.networks.device import cumulative_sum
 from robust201.tasks.attacks import Fmn
@@ -24,9 +24,6 @@ from robust201.tasks.constraints import CONSTRAINTS, Constraint
 
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
-
-_ComputeNorms = Callable[[torch.Tensor], torch.Tensor]
-"""Images or gradients (B, C, H, W) → their norms (B,)."""
 
 _Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(perturbations (B, C, H, W), epsilons (B,)) → projections of the perturbations to balls around 0."""
@@ -42,23 +39,15 @@ def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
 def keep_in_balls(
     constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radii: NDArray[np.float64]
 ) -> torch.Tensor:
-    """Return images (B, C, H, W) with those outside of their ball replaced by the clean images.
-
-    Args:
-        constraint: norm of the balls.
-        clean: (B, C, H, W) clean images.
-        nearest: (B, C, H, W) images.
-        radii: (B,) radii.
-    """
+    """Return images (B, C, H, W), with those outside of the balls of radii (B,) replaced by the clean images."""
     reach = torch.tensor([constraint.reach_of_radius(radius) for radius in radii.tolist()], dtype=torch.float64)
     is_inside = constraint.distances(nearest - clean).double() <= reach.to(nearest.device)
-    return torch.where(_per_image(is_inside), nearest, clean)
+    return torch.where(per_image(is_inside), nearest, clean)
 
 
 def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image at any distance, over the requested runs: (B, C, H, W)."""
-    functions = _NORM_FUNCTIONS[options.norm]
-    project = functions.project
+    project = _PROJECTIONS[options.norm]
     projections: dict[str, list[_Project]] = {
         "ball": [project],
         "none": [_skip_projection],
@@ -71,56 +60,45 @@ def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.T
 
 def select_nearest(clean: torch.Tensor, results: Sequence[torch.Tensor], norm: str) -> torch.Tensor:
     """Return for each image the nearest result that differs from the clean image, or the clean image."""
-    norms = _NORM_FUNCTIONS[norm].norms
     nearest = results[0]
     for result in results[1:]:
-        nearest_norms, result_norms = norms(nearest - clean), norms(result - clean)
+        nearest_norms, result_norms = norms(nearest - clean, norm), norms(result - clean, norm)
         is_nearer = (result_norms > 0) & ((nearest_norms == 0) | (result_norms < nearest_norms))
-        nearest = torch.where(_per_image(is_nearer), result, nearest)
+        nearest = torch.where(per_image(is_nearer), result, nearest)
     return nearest
 
 
 def _run_once(model: BatchedModel, samples: Samples, options: Fmn, project: _Project) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
-    clean, labels, functions = samples.clean, samples.labels, _NORM_FUNCTIONS[options.norm]
+    clean, labels, norm = samples.clean, samples.labels, options.norm
     delta = torch.zeros_like(clean)
-    largest_possible_norm = functions.norms(torch.maximum(clean, 1 - clean))
+    largest_possible_norm = norms(torch.maximum(clean, 1 - clean), norm)
     smallest_norm, best_delta = largest_possible_norm, delta
     epsilons = torch.full_like(largest_possible_norm, torch.inf)
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(options.steps):
-        decay = _cosine_decay(step, options.steps)
+        decay = (1 + math.cos(math.pi * step / options.steps)) / 2
         final_stepsize = options.max_stepsize / 100
         stepsize = final_stepsize + (options.max_stepsize - final_stepsize) * decay
         gamma = _FINAL_GAMMA + (options.gamma - _FINAL_GAMMA) * decay
         logits, margins, gradient = model.value_and_gradient(clean + delta, margin)
         misclassified = logits.argmax(dim=-1) != labels
-        norms = functions.norms(delta)
-        is_nearer = misclassified & (norms <= smallest_norm)
+        lengths = norms(delta, norm)
+        is_nearer = misclassified & (lengths <= smallest_norm)
         was_misclassified = was_misclassified | misclassified
-        smallest_norm = torch.where(is_nearer, norms, smallest_norm)
-        best_delta = torch.where(_per_image(is_nearer), delta, best_delta)
+        smallest_norm = torch.where(is_nearer, lengths, smallest_norm)
+        best_delta = torch.where(per_image(is_nearer), delta, best_delta)
         # On the boundary, the distance is 0 even if the gradient is 0.
-        distance_to_boundary = torch.where(margins == 0, margins, margins.abs() / functions.dual_norms(gradient))
-        larger = torch.where(was_misclassified, epsilons * (1 + gamma), norms + distance_to_boundary)
-        smaller = torch.minimum(epsilons * (1 - gamma), functions.norms(best_delta))
+        distance_to_boundary = torch.where(margins == 0, margins, margins.abs() / norms(gradient, DUAL_NORMS[norm]))
+        larger = torch.where(was_misclassified, epsilons * (1 + gamma), lengths + distance_to_boundary)
+        smaller = torch.minimum(epsilons * (1 - gamma), norms(best_delta, norm))
         epsilons = torch.minimum(torch.where(misclassified, smaller, larger), largest_possible_norm)
-        factor = _per_image(1 / _l2_norms(gradient).clamp_min(_MIN_NORM))
+        factor = per_image(1 / norms(gradient, "L2").clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean
         delta = (clean + delta).clamp(0, 1) - clean
     return clean + best_delta
-
-
-def _cosine_decay(step: int, n_steps: int) -> float:
-    """Return the value of the cosine schedule, which decreases from 1 at the first step to 0 after the last step."""
-    return (1 + math.cos(math.pi * step / n_steps)) / 2
-
-
-def _per_image(values: torch.Tensor) -> torch.Tensor:
-    """Reshape values (B,) to broadcast over images."""
-    return values.view(-1, 1, 1, 1)
 
 
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
@@ -137,13 +115,13 @@ def _skip_projection(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch
 
 
 def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    radii = _per_image(epsilons)
+    radii = per_image(epsilons)
     return torch.minimum(torch.maximum(difference, -radii), radii)
 
 
 def project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
     """Project perturbations (B, C, H, W) to L2 balls of radii (B,) around 0."""
-    return difference * _per_image((epsilons / _l2_norms(difference).clamp_min(_MIN_NORM)).clamp_max(1))
+    return difference * per_image((epsilons / norms(difference, "L2").clamp_min(_MIN_NORM)).clamp_max(1))
 
 
 def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
@@ -160,35 +138,4 @@ def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
     return (is_inside * flat + (1 - is_inside) * shrunk * flat.sign()).view_as(difference)
 
 
-class _NormFunctions(NamedTuple):
-    """Functions of a norm.
-
-    Attributes:
-        norms: norms (B,) of perturbations.
-        dual_norms: dual norms (B,) of gradients.
-        project: projects perturbations.
-    """
-
-    norms: _ComputeNorms
-    dual_norms: _ComputeNorms
-    project: _Project
-
-
-def _linf_norms(images: torch.Tensor) -> torch.Tensor:
-    return images.flatten(1).abs().amax(dim=-1)
-
-
-def _l2_norms(images: torch.Tensor) -> torch.Tensor:
-    """Return the L2 norms (B,) of images, in Foolbox's order of operations."""
-    return (images.flatten(1) ** 2).sum(dim=-1).sqrt()
-
-
-def _l1_norms(images: torch.Tensor) -> torch.Tensor:
-    return images.flatten(1).abs().sum(dim=-1)
-
-
-_NORM_FUNCTIONS = {
-    "Linf": _NormFunctions(_linf_norms, _l1_norms, _project_linf),
-    "L2": _NormFunctions(_l2_norms, _l2_norms, project_l2),
-    "L1": _NormFunctions(_l1_norms, _linf_norms, _project_l1),
-}
+_PROJECTIONS: dict[str, _Project] = {"Linf": _project_linf, "L2": project_l2, "L1": _project_l1}

@@ -12,15 +12,10 @@ from robust201.networks.device import cumulative_sum
 
 
 def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch.Tensor) -> torch.Tensor:
-    """Return the correction that projects images to the intersection of an L1 ball with [0, 1].
+    """Return the correction (B, C, H, W) that projects images to the intersection of an L1 ball with [0, 1].
 
-    Args:
-        clean: (B, C, H, W) in [0, 1], centres of the balls.
-        difference: (B, C, H, W), differences of the images to project from their centres.
-        radii: (B, 1, 1, 1) radii of the balls.
-
-    Returns:
-        (B, C, H, W). The sum clean + difference + correction is in the L1 ball and in [0, 1].
+    `clean` are the centres of the balls, `difference` are the images minus the centres; `radii` are (B, 1, 1, 1). The
+    sum clean + difference + correction is in the L1 ball and in [0, 1].
     """
     x, y = clean.flatten(1), difference.flatten(1)
     n_values = x.shape[1]

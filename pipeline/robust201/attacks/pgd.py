@@ -20,6 +20,7 @@ import torch
 from torch.nn import functional
 
 from robust201.attacks.batching import BatchedModel
+from robust201.attacks.norms import norms, per_image
 from robust201.attacks.samples import Samples
 from robust201.tasks.attacks import Pgd, PgdVariant
 
@@ -121,15 +122,11 @@ def project_to_l2_ball(images: torch.Tensor, clean: torch.Tensor, epsilons: torc
 
 def _norms(images: torch.Tensor) -> torch.Tensor:
     """Return L2 norms (B, 1, 1, 1), replacing 0 by a small number, in Foolbox's order of operations."""
-    return (images.flatten(1) ** 2).sum(dim=-1).sqrt().clamp_min(_MIN_NORM).view(-1, 1, 1, 1)
+    return per_image(norms(images, "L2").clamp_min(_MIN_NORM))
 
 
 class _BestIterate:
-    """Stores each image's iterate with the highest loss; of equal losses, the first.
-
-    Args:
-        images: (B, C, H, W) initial iterates, which the first offered iterates replace.
-    """
+    """Stores each image's iterate with the highest loss; of equal losses, the first."""
 
     def __init__(self, images: torch.Tensor) -> None:
         self.images = images
@@ -138,5 +135,5 @@ class _BestIterate:
     def offer(self, images: torch.Tensor, loss: torch.Tensor) -> None:
         """Store the iterates (B, C, H, W) whose losses (B,) are the highest so far."""
         is_better = loss > self._loss
-        self.images = torch.where(is_better.view(-1, 1, 1, 1), images, self.images)
+        self.images = torch.where(per_image(is_better), images, self.images)
         self._loss = torch.where(is_better, loss, self._loss)

@@ -41,35 +41,25 @@ class WindowMove(NamedTuple):
     """One proposal of Square in an L2 or L1 ball, which moves the contents of one window to another.
 
     Attributes:
-        row: first row of the destination.
-        column: first column of the destination.
-        source_row: first row of the source.
-        source_column: first column of the source.
+        window: index of the destination in a batch of images.
+        source_window: index of the source.
         side: number of rows and columns of both windows.
-        is_turned: whether the pattern that is added to the destination has its two halves side by side instead of one
-            above the other.
+        is_turned: whether the halves of the pattern that is added lie side by side instead of one above the other.
         signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
     """
 
-    row: int
-    column: int
-    source_row: int
-    source_column: int
+    window: tuple[slice, ...]
+    source_window: tuple[slice, ...]
     side: int
     is_turned: bool
     signs: torch.Tensor
 
-    def window(self) -> tuple[slice, slice, slice, slice]:
-        """Return the destination as an index into a batch of images."""
-        return _window_at(self.row, self.column, self.side)
-
-    def source_window(self) -> tuple[slice, slice, slice, slice]:
-        """Return the source as an index into a batch of images."""
-        return _window_at(self.source_row, self.source_column, self.side)
-
-
-def _window_at(row: int, column: int, side: int) -> tuple[slice, slice, slice, slice]:
-    return slice(None), slice(None), slice(row, row + side), slice(column, column + side)
+    @classmethod
+    def of(cls, rows_and_columns: Sequence[int], side: int, is_turned: bool, signs: torch.Tensor) -> "WindowMove":
+        """Return a proposal, from the first row and column of the destination and of the source."""
+        row, column, source_row, source_column = (slice(first, first + side) for first in rows_and_columns)
+        images = (slice(None), slice(None))
+        return cls((*images, row, column), (*images, source_row, source_column), side, is_turned, signs)
 
 
 class RandomNumbers:
@@ -143,12 +133,12 @@ class RandomNumbers:
         window_moves = []
         for query, side in enumerate(sides, start=first_query):
             window_words, is_turned, packed = _draw_window_move(*self._seed_and_key, run, query, channels, n_images)
-            row, column, source_row, source_column = (
+            firsts = [
                 word * (length - side) >> 32 for word, length in zip(window_words, (height, width) * 2, strict=True)
-            )
+            ]
             bits = packed[bit_indices >> 3] >> (bit_indices & 7).astype(np.uint8) & 1
             signs = torch.from_numpy(2 * bits.astype(np.float32) - 1).view(-1, channels, 1, 1)
-            window_moves.append(WindowMove(row, column, source_row, source_column, side, is_turned, signs))
+            window_moves.append(WindowMove.of(firsts, side, is_turned, signs))
         return window_moves
 
 
@@ -239,14 +229,7 @@ def _draw_window(seed: int, key: str, run: int, query: int, channels: int) -> tu
 
 
 def _gather(draw_block: _DrawBlock, stream: _Stream, n_values: int, indices: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the random numbers (B, n_values) of images, from the blocks that contain them.
-
-    Args:
-        draw_block: function with a cache.
-        stream: see `_Stream`.
-        n_values: number of values per image.
-        indices: (B,) positions of the images in the dataset's full split.
-    """
+    """Return the random numbers (B, n_values) of images, from the cached blocks that contain them."""
     size = _block_size(n_values)
     blocks, block_of_image = np.unique(indices // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.

@@ -7,17 +7,15 @@ and returns the clean image if the attack does not succeed.
 """
 
 import functools
+import logging
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import eagerpy
 import numpy as np
 import torch
-from pyautoattack import AutoAttack
 from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from pyautoattack.fab_pt import FABAttack_PT
 from pyautoattack.square import SquareAttack
@@ -40,25 +38,11 @@ from robust201.tasks.attacks import (
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters
 
-
-@contextmanager
-def _quiet_import() -> Iterator[None]:
-    previous_setting = os.environ.get("GIT_PYTHON_REFRESH")
-    # Foolbox's model zoo, which is not used here, imports GitPython. By default GitPython fails if git is missing.
-    os.environ["GIT_PYTHON_REFRESH"] = "quiet"
-    try:
-        with warnings.catch_warnings():
-            # One of Foolbox's blur attacks imports SciPy's filters under their old name.
-            warnings.filterwarnings("ignore", message=r"Please import `gaussian_filter`", category=DeprecationWarning)
-            yield
-    finally:
-        if previous_setting is None:
-            del os.environ["GIT_PYTHON_REFRESH"]
-        else:
-            os.environ["GIT_PYTHON_REFRESH"] = previous_setting
-
-
-with _quiet_import():
+# Foolbox's model zoo, which is not used here, imports GitPython. By default GitPython fails if git is missing.
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+with warnings.catch_warnings():
+    # One of Foolbox's blur attacks imports SciPy's filters under their old name.
+    warnings.filterwarnings("ignore", message=r"Please import `gaussian_filter`", category=DeprecationWarning)
     import foolbox
 
 __all__ = ["attack", "foolbox"]
@@ -76,11 +60,15 @@ def attack(context: Context, options: Any, request: Request) -> Iterator[Perturb
             positions = positions_of(batch, request.images.device)
             pixels, labels = to_float(request.images[batch]), request.labels[batch]
             run = functools.partial(_run, context, batch_number, radius)
-            if len(stages) == 1:
+            if type(options) in _FOOLBOX_ATTACKS:
                 yield Perturbed(strength_index, positions, run(options, pixels, labels))
+                continue
+            parts = _run_stages(context, request, stages, run, pixels, labels)
+            if len(stages) == 1:  # a batch that is measured as a whole has the same rounding at all epsilons
+                rows, images = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+                yield Perturbed(strength_index, positions, images[rows.argsort()])
             else:
-                for rows, images in _run_stages(context, request, stages, run, pixels, labels):
-                    yield Perturbed(strength_index, positions[rows], images)
+                yield from (Perturbed(strength_index, positions[rows], images) for rows, images in parts)
 
 
 _Run = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -90,8 +78,12 @@ _Run = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 def _run(
     context: Context, batch_number: int, radius: float | None, options: Any, pixels: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    with context.seeded(batch_number) as seed, torch.enable_grad():
-        perturbed = _LIBRARIES[type(options)](context, options, radius, seed, pixels, labels)
+    with context.seeded(batch_number) as seed:
+        if type(options) in _FOOLBOX_ATTACKS:
+            perturbed = _run_foolbox(context, options, radius, pixels, labels)
+        else:
+            with torch.no_grad():
+                perturbed = _AUTOATTACK_ATTACKS[type(options)](context, options, radius, seed).perturb(pixels, labels)
     # Rounding in interpolations and projections may move values slightly outside [0, 1].
     return perturbed.detach().clamp(0, 1)
 
@@ -104,11 +96,11 @@ def _run_stages(
     pixels: torch.Tensor,
     labels: torch.Tensor,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Run the attacks of an ensemble on a batch, each on the images that still resist, and yield rows and images."""
+    """Run AutoAttack's attacks on a batch, each on the images that still resist, and yield rows and images."""
     remaining, images = torch.arange(len(pixels), device=pixels.device), pixels
     for number, (key, options) in enumerate([("", None), *stages]):
         if number:
-            if request.on_stage is not None:
+            if request.on_stage is not None and len(stages) > 1:
                 request.on_stage(number, key, len(remaining))
             images = run(options, pixels[remaining], labels[remaining])
         correct = context.classifier.logits(images).argmax(dim=1) == labels[remaining]
@@ -145,20 +137,25 @@ def _spatial(options: Spatial) -> Any:
     )
 
 
+_FOOLBOX_ATTACKS: Mapping[type[Parameters], Callable[[Any], Any]] = {
+    Fgsm: lambda _options: foolbox.attacks.LinfFastGradientAttack(),
+    Pgd: _linf_pgd,
+    PgdVariant: _pgd_variant,
+    Spatial: _spatial,
+}
+"""Class of the options → function that makes Foolbox's attack. `Fmn` has a loop of its own, since one run serves all
+strengths."""
+
+
 def _run_foolbox(
-    make_attack: Callable[[Any], Any],
-    context: Context,
-    options: Any,
-    radius: float | None,
-    _seed: int,
-    pixels: torch.Tensor,
-    labels: torch.Tensor,
+    context: Context, options: Any, radius: float | None, pixels: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     criterion = _criterion(context, options, pixels, labels)
-    with warnings.catch_warnings():
+    foolbox_attack = _FOOLBOX_ATTACKS[type(options)](options)
+    with warnings.catch_warnings(), torch.enable_grad():
         # torch warns because Foolbox's spatial attack does not pass torch.meshgrid the order of its axes.
         warnings.filterwarnings("ignore", message="torch.meshgrid: in an upcoming release")
-        perturbed: torch.Tensor = make_attack(options)(_foolbox_model(context), pixels, criterion, epsilons=radius)[1]
+        perturbed: torch.Tensor = foolbox_attack(_foolbox_model(context), pixels, criterion, epsilons=radius)[1]
     return perturbed
 
 
@@ -211,37 +208,35 @@ def _minimum_norm_batches(context: Context, options: Fmn, request: Request) -> I
 # --- AutoAttack ----------------------------------------------------------------------------------------------------
 
 
-def _set_apgd(adversary: AutoAttack, context: Context, options: Apgd) -> None:
-    # Setting the attributes of AutoAttack's own object is not enough: the constructor derives the checkpoints of the
-    # step size from the number of iterations.
+def _make_apgd(context: Context, options: Apgd, radius: float, seed: int) -> Any:
     arguments = {
         "n_iter": options.steps,
         "n_restarts": options.restarts,
-        "norm": adversary.norm,
-        "eps": adversary.epsilon,
-        "seed": adversary.seed,
+        "norm": options.norm,
+        "eps": radius,
+        "seed": seed,
         "eot_iter": 1,
         "rho": STEP_DECAY_THRESHOLD,
-        "device": adversary.device,
-        "logger": adversary.logger,
+        "device": context.classifier.device,
+        "logger": logging.getLogger("auto-attack"),
         "use_largereps": options.norm == "L1" and options.larger_epsilons,
     }
     if isinstance(options, ApgdTargeted):
         n_targets = min(options.targets, context.classifier.n_classes - 1)
-        adversary.apgd_targeted = APGDAttack_targeted(context.classifier, n_target_classes=n_targets, **arguments)
-    else:
-        adversary.apgd = APGDAttack(context.classifier, loss="ce", **arguments)
+        return APGDAttack_targeted(context.classifier, n_target_classes=n_targets, **arguments)
+    return APGDAttack(context.classifier, loss="ce", **arguments)
 
 
-def _set_fab(adversary: AutoAttack, context: Context, options: FabTargeted) -> None:
-    adversary.fab = FABAttack_PT(
+def _make_fab(context: Context, options: FabTargeted, radius: float, seed: int) -> Any:
+    return FABAttack_PT(
         context.classifier,
         n_restarts=1,
         n_iter=options.steps,
-        eps=adversary.epsilon,
-        seed=adversary.seed,
-        norm=adversary.norm,
-        device=adversary.device,
+        eps=radius,
+        seed=seed,
+        norm=options.norm,
+        device=context.classifier.device,
+        targeted=True,
         n_target_classes=min(options.targets, context.classifier.n_classes - 1),
     )
 
@@ -254,70 +249,26 @@ class _SquareWithTiesMisclassified(SquareAttack):  # type: ignore[misc]  # the l
         return torch.where(margins > 0, margins, -1.0), losses
 
 
-def _set_square(adversary: AutoAttack, context: Context, options: Square) -> None:
+def _make_square(context: Context, options: Square, radius: float, seed: int) -> Any:
     attack_class = SquareAttack if options.norm == "Linf" else _SquareWithTiesMisclassified
-    adversary.square = attack_class(
+    return attack_class(
         context.classifier,
-        norm=adversary.norm,
+        norm=options.norm,
         n_queries=options.queries,
-        eps=adversary.epsilon,
+        eps=radius,
         p_init=options.p_init,
         n_restarts=options.restarts,
-        seed=adversary.seed,
+        seed=seed,
         loss="margin",
         resc_schedule=False,
-        device=adversary.device,
+        device=context.classifier.device,
     )
 
 
-def _run_autoattack(
-    name: str,
-    set_parameters: Callable[[AutoAttack, Context, Any], None],
-    context: Context,
-    options: Any,
-    radius: float | None,
-    seed: int,
-    pixels: torch.Tensor,
-    labels: torch.Tensor,
-) -> torch.Tensor:
-    with _preserve_trace_function():
-        adversary = AutoAttack(
-            context.classifier,
-            attacks=[name],
-            device=context.classifier.device,
-            eps=radius,
-            norm=options.norm,
-            seed=seed,
-            version="custom",
-        )
-        set_parameters(adversary, context, options)
-        # AutoAttack uses its version only to decide whether to spend 5 forward passes on detecting a randomised
-        # defence. A frozen network in evaluation mode is not randomised, so skip the detection.
-        adversary.version = "rand"
-        adversary.verbose = False
-        perturbed: torch.Tensor = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0]
-    return perturbed
-
-
-@contextmanager
-def _preserve_trace_function() -> Iterator[None]:
-    # AutoAttack's check for dynamic defences resets the interpreter's trace function, which coverage tools need.
-    trace = sys.gettrace()
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
-
-
-_LIBRARIES: Mapping[type[Parameters], Callable[..., torch.Tensor]] = {
-    Fgsm: functools.partial(_run_foolbox, lambda _options: foolbox.attacks.LinfFastGradientAttack()),
-    Pgd: functools.partial(_run_foolbox, _linf_pgd),
-    PgdVariant: functools.partial(_run_foolbox, _pgd_variant),
-    Spatial: functools.partial(_run_foolbox, _spatial),
-    Apgd: functools.partial(_run_autoattack, "apgd-ce", _set_apgd),
-    ApgdTargeted: functools.partial(_run_autoattack, "apgd-t", _set_apgd),
-    FabTargeted: functools.partial(_run_autoattack, "fab-t", _set_fab),
-    Square: functools.partial(_run_autoattack, "square", _set_square),
+_AUTOATTACK_ATTACKS: Mapping[type[Parameters], Callable[..., Any]] = {
+    Apgd: _make_apgd,
+    ApgdTargeted: _make_apgd,
+    FabTargeted: _make_fab,
+    Square: _make_square,
 }
-"""Class of the options → function that attacks a batch with the library: (context, options, radius, seed, pixels
-(B, C, H, W), labels (B,)) → perturbed pixels. `Fmn` has its own loop, since one run serves all strengths."""
+"""Class of the options → function that makes AutoAttack's attack: (context, options, radius, seed)."""

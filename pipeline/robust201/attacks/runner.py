@@ -39,7 +39,7 @@ def run_attack(
     remaining = np.arange(len(radii) * n_images)
     if task.procedure.attacks == "correct":
         is_correct = np.tile(_are_correct(model, request), len(radii))
-        for group in _split(remaining[~is_correct], model.batching.batch_size):
+        for group in _split(remaining[~is_correct], model.batch_size):
             samples = _make_samples(request, radii, group, random_numbers)
             yield from _by_strength(group, n_images, samples.clean)
         remaining = remaining[is_correct]
@@ -70,7 +70,7 @@ def _are_correct(model: BatchedModel, request: Request) -> NDArray[np.bool_]:
         return np.zeros(0, np.bool_)
     predicted = [
         model.logits(to_float(request.images[batch])).argmax(dim=1)
-        for batch in model.batching.slices(len(request.images))
+        for batch in slices(len(request.images), model.batch_size)
     ]
     correct: NDArray[np.bool_] = (torch.cat(predicted) == request.labels).cpu().numpy()
     return correct
@@ -110,13 +110,12 @@ def _groups(
     task: Task, remaining: NDArray[np.int64], n_images: int, n_strengths: int, model: BatchedModel
 ) -> Iterator[NDArray[np.int64]]:
     """Split samples into groups that are attacked together."""
-    batching = model.batching
     if task.procedure.per == "sample":
-        yield from _split(remaining, batching.batch_size)
+        yield from _split(remaining, model.batch_size)
         return
-    group_images = max(1, batching.pool_size // n_strengths)
+    group_images = max(1, model.pool_size // n_strengths)
     if task.procedure.per == "image":
-        group_images = min(group_images, batching.batch_size)
+        group_images = min(group_images, model.batch_size)
     by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
     yield from map(np.sort, _split(by_image, group_images * n_strengths))
 
@@ -131,7 +130,7 @@ def _make_samples(
     images = rows % len(request.images)
     device_images = torch.from_numpy(images).to(request.images.device)
     return Samples(
-        clean=to_float(request.images[device_images]),
+        clean=to_float(request.images.index_select(0, device_images)),  # faster than indexing
         labels=request.labels[device_images],
         radii=radii[rows // len(request.images)],
         images=images,

@@ -74,7 +74,7 @@ class Samples:
         clean, labels = self.clean, self.labels
         if len(rows) < len(self):
             device_rows = torch.from_numpy(rows).to(clean.device)
-            clean, labels = clean[device_rows], labels[device_rows]
+            clean, labels = clean.index_select(0, device_rows), labels[device_rows]
         return Samples(clean, labels, self.radii[rows], self.images[rows], self.indices[rows], self.random_numbers, run)
 
     def by_image(self) -> tuple["Samples", torch.Tensor]:

@@ -27,7 +27,7 @@ def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Ten
     n_points_done = 0
     while n_points_done < len(grid) and len(remaining):
         # Take as many points as fill a batch, so more points at a time when fewer images remain.
-        points = grid[n_points_done : n_points_done + max(1, model.batching.batch_size // len(remaining))]
+        points = grid[n_points_done : n_points_done + max(1, model.batch_size // len(remaining))]
         transformed = transform(clean[remaining], points)
         predicted = model.logits(transformed.flatten(0, 1)).argmax(dim=1)
         correct = (predicted == labels[remaining].repeat(len(points))).view(len(points), len(remaining))
@@ -43,15 +43,7 @@ def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Ten
 
 
 def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
-    """Transform images by grid points.
-
-    Args:
-        images: (B, C, H, W) float32 in [0, 1].
-        grid: (P, H, W, 2) from `source_coordinates`.
-
-    Returns:
-        (P, B, C, H, W) float32 in [0, 1].
-    """
+    """Transform images (B, C, H, W) in [0, 1] by grid points (P, H, W, 2) of `source_coordinates`: (P, B, C, H, W)."""
     n_points, n_images = len(grid), len(images)
     repeated = images.repeat(n_points, 1, 1, 1)
     sampled = functional.grid_sample(
@@ -61,9 +53,7 @@ def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 
 
 def source_coordinates(parameters: Spatial, height: int, width: int) -> torch.Tensor:
-    """Return the position in the original image of each pixel of the transformed images.
-
-    Grid points and operations have Foolbox's order.
+    """Return the position in the original image of each pixel of the transformed images, in Foolbox's order.
 
     Returns:
         (P, H, W, 2) float32, column and row; -1 and 1 are the centres of the outermost pixels.

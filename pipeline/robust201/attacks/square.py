@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.batching import BatchedModel
+from robust201.attacks.context import slices
 from robust201.attacks.random_numbers import ImageShape, Window
 from robust201.attacks.samples import Samples
 from robust201.attacks.square_moves import Moves, MoveSearch
@@ -43,7 +44,7 @@ def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tens
         sides = [side_of(number, options.p_init, samples.shape, options.norm) for number in range(query, stop)]
         proposals.draw(query, sides, active)
         active_rows = torch.from_numpy(active).to(margins.device)
-        for batch in model.batching.slices(len(active)):
+        for batch in slices(len(active), model.batch_size):
             rows = active_rows[batch]
             search = proposals.search(rows, batch, images[rows])
             margins[rows] = _make_queries(search, stop - query, margins[rows], samples.labels[rows])
@@ -84,16 +85,9 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
-    """Return the side of the window in a query: at least 1, or odd and at least 3 in L2 and L1, if it fits.
+    """Return the side of the window in a query, from 0: at least 1, or odd and at least 3 in L2 and L1, if it fits.
 
-    Args:
-        query: number of the query, from 0.
-        p_init: fraction of the pixels in the first windows.
-        shape: shape of an image.
-        norm: norm of the ball.
-
-    Returns:
-        Side in pixels, at most the image's shorter side.
+    `p_init` is the fraction of the pixels in the first windows.
     """
     channels, height, width = shape
     fraction = p_init / 2 ** sum(query > halving for halving in _FRACTION_HALVINGS)
@@ -117,13 +111,7 @@ class _Squares:
         return (samples.clean + samples.epsilons * samples.on_device(stripes)).clamp_(0, 1)
 
     def draw(self, first_query: int, sides: Sequence[int], active: NDArray[np.int64]) -> None:
-        """Draw the proposals of consecutive queries.
-
-        Args:
-            first_query: number of the first query.
-            sides: side of the window in each query.
-            active: (b,) samples that are not fooled yet.
-        """
+        """Draw the proposals of consecutive queries, with one side each, for samples (b,) that are not fooled yet."""
         del active  # all samples share the windows and their signs
         samples = self._samples
         windows = samples.random_numbers.windows(samples.run, first_query, sides, samples.shape)
@@ -132,12 +120,9 @@ class _Squares:
         self._windows = [window._replace(signs=signs[i]) for i, window in enumerate(windows)]
 
     def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> "_SquareSearch":
-        """Start the queries that were drawn last, on one batch of the active samples.
+        """Start the queries that were drawn last, on the samples `rows` (b,), which are a slice of the active ones.
 
-        Args:
-            rows: (b,) int64, the samples, on the device.
-            batch: slice of the samples in `active`.
-            images: (b, C, H, W) accepted images, which the search may overwrite.
+        The search may overwrite the accepted images (b, C, H, W).
         """
         del batch
         return _SquareSearch(self._model, self._samples, rows, images, self._windows)

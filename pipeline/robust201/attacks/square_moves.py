@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.attacks.batching import BatchedModel
 from robust201.attacks.l1_projection import correction_to_l1
+from robust201.attacks.norms import norms, per_image
 from robust201.attacks.random_numbers import WindowMove
 from robust201.attacks.samples import Samples
 
@@ -57,17 +58,11 @@ class MoveSearch:
         return self._model.logits(self._proposals)
 
     def accept(self, accepted: torch.Tensor) -> None:
-        self.images = torch.where(accepted.view(-1, 1, 1, 1), self._proposals, self.images)
+        self.images = torch.where(per_image(accepted), self._proposals, self.images)
 
 
 class _Ball:
-    """Moves and projections of perturbations.
-
-    Args:
-        samples: samples to attack.
-        norm: L2 or L1.
-        rows: (b,) int64, the samples to use; None for all.
-    """
+    """Moves and projections of perturbations in an L2 or L1 ball, of the samples `rows` (b,) or all."""
 
     def __init__(self, samples: Samples, norm: str, rows: torch.Tensor | None = None) -> None:
         self._clean, self._epsilons, self._norm = samples.clean, samples.epsilons, norm
@@ -81,26 +76,26 @@ class _Ball:
         """Return the images (b, C, H, W) whose perturbations are projections of `difference`."""
         if self._norm == "L1":
             return self._clean + difference + correction_to_l1(self._clean, difference, self._l1_radii)
-        lengths = self._image_lengths(difference)
+        lengths = per_image(norms(difference, self._norm))
         return (self._clean + difference / (lengths + _MIN_LENGTH) * self._epsilons).clamp(0.0, 1.0)
 
     def propose(self, images: torch.Tensor, move: WindowMove) -> torch.Tensor:
         """Return the proposals (b, C, H, W) of a query."""
         difference, channels = images - self._clean, images.shape[1]
-        destination = move.window()
+        destination = move.window
         in_destination = difference[destination]
         lengths_in_windows = self._lengths(_inside_windows(difference, move))
         signed_pattern = pattern(self._norm, move.side, move.is_turned, images.device) * move.signs
         new_window = signed_pattern + in_destination / (_MIN_LENGTH + self._lengths(in_destination))
         new_window = new_window / (_MIN_LENGTH + self._lengths(new_window))
-        image_lengths = self._image_lengths(difference)
+        image_lengths = per_image(norms(difference, self._norm))
         if self._norm == "L2":
             unused = torch.clamp_min(self._epsilons**2 - image_lengths**2, 0) / channels
             new_window = new_window * (unused + lengths_in_windows**2).sqrt()
         else:
             unused = torch.clamp_min(self._epsilons - image_lengths, 0) / channels
             new_window = new_window * (unused + lengths_in_windows) * channels
-        difference[move.source_window()] = 0.0
+        difference[move.source_window] = 0.0
         difference[destination] = new_window
         return self.project(difference)
 
@@ -110,18 +105,12 @@ class _Ball:
             return (windows**2).sum(dim=(-2, -1), keepdim=True).sqrt()
         return windows.abs().sum(dim=(-2, -1), keepdim=True)
 
-    def _image_lengths(self, difference: torch.Tensor) -> torch.Tensor:
-        """Return the length of each image: (b, 1, 1, 1)."""
-        if self._norm == "L2":
-            return (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
-        return difference.abs().flatten(1).sum(dim=-1).view(-1, 1, 1, 1)
-
 
 def _inside_windows(difference: torch.Tensor, window_move: WindowMove) -> torch.Tensor:
     """Return the difference inside of the two windows, and 0 elsewhere."""
     mask = torch.zeros_like(difference)
-    mask[window_move.window()] = 1.0
-    mask[window_move.source_window()] = 1.0
+    mask[window_move.window] = 1.0
+    mask[window_move.source_window] = 1.0
     return difference * mask
 
 

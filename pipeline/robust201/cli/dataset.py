@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,15 +12,16 @@ from robust201.cli.plot import ShownKeys, ShownNetworks
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.dataset.export import ExportReport, Format
-    from robust201.dataset.groups import KeyStyle, OutcomeEncoding
+    from robust201.dataset.export import ExportReport
+    from robust201.dataset.groups import Format
 
 
 def export(
     results: Results,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
     key_style: Annotated[
-        str, typer.Option("--key-style", help="Names of keys: paper (pgd), or published (pgd@ and its norm).")
+        Literal["paper", "published"],
+        typer.Option("--key-style", help="Names of keys: paper (pgd), or published (pgd@ and its norm)."),
     ] = "paper",
     round_to: Annotated[
         int | None,
@@ -33,10 +34,9 @@ def export(
         typer.Option("--weights-name", metavar="NAME", help="Weights to export as JSON, if there are several."),
     ] = None,
     outcomes: Annotated[
-        str | None,
+        Literal["bits", "classes"] | None,
         typer.Option(
-            metavar="bits|classes",
-            help="With --parquet: also write which images are classified correctly, or also the predicted classes.",
+            help="With --parquet: also write which images are classified correctly, or also the predicted classes."
         ),
     ] = None,
     partial: Annotated[
@@ -70,11 +70,11 @@ def export(
             plan,
             folder,
             out,
-            key_style=cast("KeyStyle", key_style),
+            key_style=key_style,
             round_to=round_to,
             formats=formats,
             weights=weights,
-            outcomes=cast("OutcomeEncoding | None", outcomes),
+            outcomes=outcomes,
             partial=partial,
             processes=default_processes(plan.n_evaluations),
             progress=progress,
@@ -86,15 +86,10 @@ def export(
 
 
 def _show_export(export_report: "ExportReport") -> None:
-    """Print what an export wrote and removed, and which evaluations are missing."""
+    """Print what an export wrote, and which evaluations are missing."""
     files = console.format_count(len(export_report.files), "file")
     evaluations = console.format_count(export_report.n_evaluations, "evaluation")
     console.out.print(f"Wrote {export_report.out}: {files}, {export_report.n_bytes / 1e6:,.1f} MB, {evaluations}.")
-    if removed := export_report.removed:
-        console.say(
-            f"Removed {console.format_count(len(removed), 'file')} of an earlier export that the new export does not "
-            f"have, such as {removed[0]}."
-        )
     for (dataset, key), count in export_report.missing.items():
         console.say(f"missing: {console.format_count(count, 'evaluation')} of {dataset} {key}")
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from robust201.dataset.derived import DerivedMetrics
 
 
+_MAX_KEYS = 4
+"""Maximum number of keys of a metric that are named."""
+
+
 def rank(
     context: typer.Context,
     dataset: DatasetPath,
@@ -99,16 +103,19 @@ def _show_metrics(
 
 def _print_metrics(metrics: "DerivedMetrics") -> None:
     """Print the range of each metric over networks, and what is missing for metrics that were not computed."""
+    from robust201.analysis.labels import strength_label
+
     rows = []
     for metric in metrics.metrics:
         values = metric.values.dropna()
         numbers = ["-"] * 3
         if len(values):
             numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())]
-        strength = "" if metric.strength is None else f" at {metric.strength:g}"
-        rows.append(
-            (f"{metric.dataset} {metric.key}{strength}", metric.metric, *numbers, f"{len(values):,}", metric.note)
-        )
+        first_key, *others = metric.key.split("+")
+        keys = metric.key if len(others) < _MAX_KEYS else f"{len(others) + 1} keys"
+        strength = "" if metric.strength is None else f", {strength_label(first_key, metric.strength)}"
+        label = f"{metric.dataset} {keys}{strength}"
+        rows.append((label, metric.metric, *numbers, f"{len(values):,}", metric.note))
     if rows:
         console.show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
     for name, required_results in metrics.needs.items():

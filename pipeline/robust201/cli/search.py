@@ -9,11 +9,9 @@ import typer
 from robust201.cli import console
 from robust201.cli.analyse import Folders
 from robust201.cli.options import AsJson, ImageDataset, WeightsName, print_json, split_names
-from robust201.core.errors import ConfigError
 from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
-    from robust201.dataset.reader import Dataset
     from robust201.search.repeated_searches import RepeatedSearch
 
 
@@ -42,17 +40,17 @@ def search(
 
     It prints means over runs with 95% intervals.
     """
+    from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.dataset.reader import Dataset
-    from robust201.search.repeated_searches import compare_with_paper, repeat_searches
+    from robust201.search.repeated_searches import repeat_searches
 
     if out is not None:
         check_output_file(out)
     reader = Dataset(*folders, weights=weights)
-    dataset = _choose_dataset(reader, data)
+    results = choose_results(read_results(reader), data, reader.path, "Searching")
     with console.showing_progress("Searching") as progress:
         searches = repeat_searches(
-            reader,
-            dataset,
+            results,
             objective or ["clean"],
             methods=split_names(methods),
             n_queries=queries,
@@ -60,36 +58,15 @@ def search(
             seed=seed,
             on_progress=progress,
         )
-    paper_comparison = compare_with_paper(reader, searches)
     if as_json:
-        published = None if paper_comparison is None else paper_comparison._asdict()
-        print_json({"searches": [repeated_search.to_payload() for repeated_search in searches], "published": published})
+        print_json({"searches": [repeated_search.to_payload() for repeated_search in searches]})
     else:
         _show(searches)
-        if paper_comparison is not None:
-            verdict = "agrees" if paper_comparison.agrees else "differs"
-            typer.echo(
-                f"Clean optimum of the paper's table 1: {100 * paper_comparison.published:.2f}%; in this dataset "
-                f"{100 * paper_comparison.ours:.2f}%, which {verdict}."
-            )
     if out is not None:
         import pandas as pd
 
         write_csv(out, pd.concat([repeated_search.to_frame() for repeated_search in searches]))
         console.say(f"Wrote {out}.")
-
-
-def _choose_dataset(reader: "Dataset", data: str | None) -> str:
-    from robust201.search.repeated_searches import cell_space_of, datasets_with_accuracies
-
-    cell_space_of(reader)  # raises an error if the dataset has no cells
-    names = datasets_with_accuracies(reader)
-    if data is None and len(names) != 1:
-        raise ConfigError(
-            f"Searching failed for {reader.path}: expected --data, since it has results on "
-            f"{', '.join(names) or 'no dataset'}. Choose a dataset, or add a folder."
-        )
-    return data or names[0]  # the search rejects an unknown name
 
 
 def _show(searches: "Sequence[RepeatedSearch]") -> None:

@@ -66,13 +66,8 @@ _MAX_RADIUS_WITH_3X3_SMOOTHING = 8
 def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
     """Return the defocus kernel that was published for 224 pixels. Its disk may reach the kernel's edge.
 
-    Args:
-        radius: radius of the disk, in pixels of a 224-pixel image.
-        smoothing: standard deviation of the Gaussian, in pixels of a 224-pixel image.
-        scale: H / 224.
-
-    Returns:
-        An odd square kernel of sum 1.
+    `radius` and `smoothing` (a standard deviation) are in pixels of a 224-pixel image, and `scale` is H / 224. The
+    kernel is odd and square, with sum 1.
     """
     disk_reach = max(_MAX_RADIUS_WITH_3X3_SMOOTHING, round(radius))
     offsets = np.arange(-disk_reach, disk_reach + 1)
@@ -99,16 +94,7 @@ def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArr
 
 @cache
 def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Return the defocus kernel that was published for 32 pixels, a disk smoothed by a 3x3 Gaussian in float32.
-
-    Args:
-        radius: radius of the disk, in pixels of a 32-pixel image.
-        smoothing: standard deviation of the Gaussian, in pixels of a 32-pixel image.
-        scale: H / 32.
-
-    Returns:
-        An odd square kernel of sum 1.
-    """
+    """Return the same for 32 pixels: a disk smoothed by a 3x3 Gaussian in float32."""
     reach = math.floor(radius) + 1
     offsets = np.arange(-reach, reach + 1)
     disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float32)
@@ -153,11 +139,7 @@ def glass_blur(images: Images, severity: int, random_numbers: CorruptionRandomNu
 
 
 def _glass_sources(size: int, reach: int, rounds: int, random_numbers: CorruptionRandomNumbers) -> NDArray[np.int64]:
-    """Return the source of each pixel after all rounds of displacements.
-
-    Returns:
-        (N, size * size) int64, pixels counted row by row.
-    """
+    """Return the source of each pixel after all rounds: (N, size * size) int64, pixels counted row by row."""
     targets = range(size - reach, reach, -1)
     max_rounds = max(GLASS_CONSTANTS.at(severity, size)[2] for severity in range(1, 6))
     shape = (max_rounds, len(targets), len(targets), 2)
@@ -178,12 +160,7 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
     A point moves along a ray and fades like one side of a Gaussian. The kernel has one sample per pixel of the path,
     and each sample is assigned to the nearest pixel. It replaces ImageMagick's `MotionBlurImage`, which the published
     script calls. The number of samples (``2 ceil(radius) + 1``), the fading and the direction are the same, but no code
-    is taken from ImageMagick.
-
-    Args:
-        radius: radius in pixels, from which the number of samples follows.
-        sigma: standard deviation of the fading, in pixels.
-        angle: angle in degrees; 0 is to the right, 90 is down.
+    is taken from ImageMagick. Lengths are in pixels; an angle of 0 degrees is to the right, 90 is down.
 
     Returns:
         Weights (T,) float64 of sum 1, and offsets (T, 2) int64 in rows and columns from a pixel to the pixels that are
@@ -203,20 +180,11 @@ def _fading_weights(n_samples: int, sigma: float) -> NDArray[np.float64]:
 
 
 def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: NDArray[np.float64]) -> Images:
-    """Blur each image along its own direction, repeating edge pixels.
+    """Blur each image (N, H, W, C) along its own direction (see `motion_taps`), repeating edge pixels.
 
     A blurred value t becomes ``floor(floor(257 t + 1/2) / 257)``. ImageMagick 6.9 (Q16), which the published script
     calls, uses 16 bits, with 257 levels per 8-bit level. It rounds sums to 16 bits, and truncates them to 8 bits.
     Rounding t directly would make half of the values one grey level too bright.
-
-    Args:
-        images: (N, H, W, C) uint8.
-        radius: radius in pixels, from which the number of samples follows.
-        sigma: standard deviation of the fading, in pixels.
-        angles: (N,) angles in degrees (see `motion_taps`).
-
-    Returns:
-        (N, H, W, C) uint8.
     """
     _, height, width, _ = images.shape
     reach = 2 * math.ceil(radius)

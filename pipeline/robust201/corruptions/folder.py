@@ -1,12 +1,11 @@
 """Generation of corrupted images into a folder."""
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import product
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
@@ -24,7 +23,7 @@ from robust201.corruptions.generator import (
     corruption_recipes,
 )
 from robust201.images.corrupted import N_SEVERITIES, CorruptedStore, open_generated, write_clean_set
-from robust201.images.store import ArrayFolder, Recipe
+from robust201.images.store import ArrayFolder
 from robust201.tasks import CORRUPTIONS
 
 ImageProgress = Callable[[int, int], None]
@@ -38,51 +37,6 @@ _BLOCK_IMAGES = 500
 """Number of images that a process corrupts at a time."""
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The data from which a process corrupts blocks of images."""
-
-    images: NDArray[np.uint8]  # (N, H, W, 3)
-    indices: NDArray[np.int64]
-    seed: int
-    frost: FrostTextures
-
-    @classmethod
-    def of(cls, images: ImageSet, seed: int, frost: FrostTextures) -> "_Job":
-        return cls(np.ascontiguousarray(images.images.transpose(0, 2, 3, 1)), images.indices, seed, frost)
-
-    def blocks(self) -> list[tuple[int, int]]:
-        """Return the severity and first position of each block, in the order of a file."""
-        return list(product(range(1, N_SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
-
-    def corrupt_block(self, key: str, severity: int, start: int) -> NDArray[np.uint8]:
-        block = slice(start, start + _BLOCK_IMAGES)
-        indices = self.indices[block]
-        return corrupt(self.images[block], key, severity, seed=self.seed, indices=indices, frost=self.frost)
-
-
-_process_jobs: list[_Job] = []
-"""The job of this process, if it is a worker process."""
-
-
-def _start_process(job: _Job) -> None:
-    _process_jobs.append(job)
-
-
-def _corrupt_block(key: str, severity: int, start: int) -> NDArray[np.uint8]:
-    return _process_jobs[0].corrupt_block(key, severity, start)
-
-
-def find_unfinished_corruptions(folder: Path, recipes: Mapping[str, Recipe]) -> list[str]:
-    """Return the corruptions that a folder lacks.
-
-    Raises:
-        DatasetError: a corruption was generated with another recipe, or the folder's `made.json` is damaged.
-    """
-    made = ArrayFolder(folder)
-    return [key for key, recipe in recipes.items() if not made.is_complete(key, recipe)]
-
-
 def generate_corruptions(
     folder: Path,
     images: ImageSet,
@@ -93,21 +47,10 @@ def generate_corruptions(
     workers: int = 1,
     progress: ImageProgress | None = None,
 ) -> CorruptedStore:
-    """Write corrupted images in the published layout, skipping finished files.
+    """Write corrupted images in the published layout, skipping finished files, and open them.
 
-    A killed run can be resumed (see `images.store`). The pixels do not depend on `workers`.
-
-    Args:
-        folder: output folder, created if absent.
-        images: the clean images, whose order is also the order in the files.
-        keys: corruptions to generate.
-        seed: seed of the random numbers.
-        frost: textures for the key ``"frost"``.
-        workers: number of processes.
-        progress: called after each block of images.
-
-    Returns:
-        The opened store.
+    A killed run can be resumed (see `images.store`). The pixels do not depend on `workers`, the number of processes.
+    The order of the clean images is also the order in the files. `progress` is called after each block of images.
 
     Raises:
         ConfigError: a corruption does not exist.
@@ -116,27 +59,65 @@ def generate_corruptions(
     """
     check_keys(keys)
     recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
-    if not find_unfinished_corruptions(folder, recipes):
+    made = ArrayFolder(folder)
+    if all(made.is_complete(key, recipe) for key, recipe in recipes.items()):
         return open_generated(folder, images)
-    job, made = _Job.of(images, seed, frost), ArrayFolder(folder)
-    shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
-    with sole_writer(folder, "Generating corruptions"):
+    size = images.images.shape[-1]
+    shape = (N_SEVERITIES * len(images), size, size, 3)
+    work = [(severity, *block) for severity in range(1, N_SEVERITIES + 1) for block in _blocks(images)]
+    with sole_writer(folder, "Generating corruptions"), _mapping(workers) as map_blocks:
         write_clean_set(made, images)
-        unfinished = find_unfinished_corruptions(folder, recipes)
-        report_progress = _progress_reporter(progress, len(unfinished) * shape[0])
-        with _block_corrupter(job, workers) as corrupt_blocks:
-            for key in unfinished:
-                blocks = report_progress(corrupt_blocks(key))
-                made.write(key, blocks, shape=shape, recipe=recipes[key], info={"libraries": library_versions()})
+        unfinished = {key: recipe for key, recipe in recipes.items() if not made.is_complete(key, recipe)}
+        n_done = 0
+
+        def count(blocks: Blocks) -> Blocks:
+            nonlocal n_done
+            for block in blocks:
+                yield block
+                n_done += len(block)
+                if progress is not None:
+                    progress(n_done, len(unfinished) * shape[0])
+
+        for key, recipe in unfinished.items():
+            blocks = count(map_blocks(partial(_corrupt_block, key, seed, frost), work))
+            made.write(key, blocks, shape=shape, recipe=recipe, info={"libraries": library_versions()})
     return open_generated(folder, images)
 
 
-def corrupt_blocks(
-    images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures
-) -> Iterator[NDArray[np.uint8]]:
+def corrupt_blocks(images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures) -> Blocks:
     """Yield the images under a corruption at a severity, in blocks of (n, H, W, 3)."""
-    job = _Job.of(images, seed, frost)
-    return (job.corrupt_block(key, *block) for block in job.blocks() if block[0] == severity)
+    return (_corrupt_block(key, seed, frost, (severity, *block)) for block in _blocks(images))
+
+
+def _blocks(images: ImageSet) -> list[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """Return consecutive images (n, H, W, 3) and their indices (n,)."""
+    pixels = np.ascontiguousarray(images.images.transpose(0, 2, 3, 1))
+    blocks = [slice(start, start + _BLOCK_IMAGES) for start in range(0, len(images), _BLOCK_IMAGES)]
+    return [(pixels[block], images.indices[block]) for block in blocks]
+
+
+def _corrupt_block(
+    key: str, seed: int, frost: FrostTextures, work: tuple[int, NDArray[np.uint8], NDArray[np.int64]]
+) -> NDArray[np.uint8]:
+    severity, images, indices = work
+    return corrupt(images, key, severity, seed=seed, indices=indices, frost=frost)
+
+
+@contextmanager
+def _mapping(workers: int) -> Iterator[Callable[..., Blocks]]:
+    """Yield a function like `map`, which computes in this process or in several."""
+    if workers <= 1:
+        yield map
+        return
+    # Spawn processes, since a fork would copy locks that other threads of the caller hold.
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        try:
+            yield pool.map
+        except BrokenProcessPool as error:
+            raise PerturbationError(
+                f"Generating corruptions failed for {workers} workers: one was killed, perhaps because memory ran out. "
+                "Run the same command again with fewer workers; it skips finished files."
+            ) from error
 
 
 def library_versions() -> dict[str, str]:
@@ -154,37 +135,6 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def _progress_reporter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:
-    n_done = 0
-
-    def report_progress(blocks: Blocks) -> Blocks:
-        nonlocal n_done
-        for block in blocks:
-            yield block
-            n_done += len(block)
-            if progress is not None:
-                progress(n_done, total)
-
-    return report_progress
-
-
-@contextmanager
-def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
-    """Yield a function that corrupts all blocks of a key in the order of the file, in this process or in several."""
-    if workers <= 1:
-        yield lambda key: (job.corrupt_block(key, *block) for block in job.blocks())
-        return
-    # Spawn processes, since a fork would copy locks that other threads of the caller hold.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_process, initargs=(job,)) as pool:
-        try:
-            yield lambda key: pool.map(_corrupt_block, *zip(*((key, *block) for block in job.blocks()), strict=True))
-        except BrokenProcessPool as error:
-            raise PerturbationError(
-                f"Generating corruptions failed for {workers} workers: one was killed, perhaps because memory ran out. "
-                "Run the same command again with fewer workers; it skips finished files."
-            ) from error
-
-
 def corrupt_dataset(
     folder: Path,
     images: ImageSet,
@@ -195,10 +145,9 @@ def corrupt_dataset(
     workers: int = 1,
     progress: ImageProgress | None = None,
 ) -> str:
-    """Generate corruptions for `robust201 corrupt`, and return its line.
+    """Generate corruptions for `robust201 corrupt` (see `generate_corruptions`), and return its line.
 
-    The arguments are those of `generate_corruptions`. None as `keys` means all corruptions; None as `frost_folder`,
-    synthetic textures.
+    None as `keys` means all corruptions; None as `frost_folder`, synthetic textures.
 
     Raises:
         InputError: a key, the images, the frost textures or the folder is wrong.

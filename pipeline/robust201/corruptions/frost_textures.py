@@ -69,14 +69,9 @@ class FrostTextures:
         return {"name": self.name, "sha256": self.sha256}
 
     def resample(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
-        """Resample the textures bilinearly without smoothing, as OpenCV's `resize` does by default.
+        """Resample the textures bilinearly without smoothing, as OpenCV's `resize` does by default, and round them.
 
-        Args:
-            factor: number of new pixels per old pixel, along each axis.
-            size: height and width of the patches to crop.
-
-        Returns:
-            The resampled textures, uint8, rounded to the nearest level.
+        `factor` is the number of new pixels per old pixel, and `size` the height and width of the patches to crop.
 
         Raises:
             DatasetError: a texture becomes too small for patches of this size.
@@ -98,13 +93,7 @@ def _resample(image: NDArray[np.uint8], factor: float) -> NDArray[np.uint8]:
 
 
 def load_frost(folder: Path) -> FrostTextures:
-    """Load the photographs of frost that the published script uses.
-
-    Args:
-        folder: folder of `FROST_FILES` (`robust201 fetch imagecorruptions-frost`).
-
-    Returns:
-        The five textures, in the script's order.
+    """Load the five photographs of frost that the published script uses (`robust201 fetch imagecorruptions-frost`).
 
     Raises:
         DatasetError: a file is missing, or its SHA-256 differs.
@@ -134,11 +123,7 @@ def _load(path: Path) -> NDArray[np.uint8]:
 
 @cache
 def synthetic_frost(seed: int) -> FrostTextures:
-    """Return textures of needle-like crystals under uneven light, with the photographs' tones.
-
-    Returns:
-        Five textures of 400 x 400 pixels, cached per process.
-    """
+    """Return five textures of needle-like crystals under uneven light, with the photographs' tones."""
     return FrostTextures.of(
         "synthetic",
         tuple(

@@ -69,31 +69,23 @@ def corrupt(
     """Corrupt images. Each result depends only on its own image and index.
 
     An image's random numbers follow from (seed, key, its index) and are the same at all five severities (see
-    `corruptions.pixel_noise`).
+    `corruptions.pixel_noise`). Constants that are lengths in pixels are multiplied by H / 32, or by H / 224 if H is at
+    least 224.
 
     Args:
-        images: (N, H, H, 3) uint8, H at least 8. Constants that are lengths in pixels are multiplied by H / 32, or by
-            H / 224 if H is at least 224.
+        images: (N, H, H, 3) uint8, H at least 8.
         key: a key of `CORRUPTION_FUNCTIONS`.
         severity: 1 to 5.
         seed: seed of all random numbers.
         indices: (N,) int64, each image's position in the full test split.
         frost: textures for the key ``"frost"``.
 
-    Returns:
-        (N, H, H, 3) uint8.
-
     Raises:
-        ConfigError: the key or severity does not exist.
-        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or the number of indices differs
-            from the number of images.
+        ConfigError: the key does not exist.
+        DatasetError: the images are not square uint8 RGB images of 8 pixels or more.
     """
     check_keys([key])
-    if severity not in range(1, 6):
-        raise ConfigError(
-            f"Corrupting images failed for {key!r}: expected a severity from 1 to 5, got {severity}. Correct it."
-        )
-    _check_images(images, indices, key)
+    _check_images(images, key)
     batch_size = max(1, _BATCH_VALUES // images[:1].size) if len(images) else 1
     corrupted = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), batch_size):
@@ -113,15 +105,10 @@ def check_keys(keys: Iterable[str]) -> None:
             )
 
 
-def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: str) -> None:
+def _check_images(images: NDArray[np.uint8], key: str) -> None:
     is_square_rgb = images.ndim == 4 and images.shape[1] == images.shape[2] >= MIN_IMAGE_SIZE and images.shape[3] == 3
     if not is_square_rgb or images.dtype != np.uint8:
         raise DatasetError(
             f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {MIN_IMAGE_SIZE} pixels or "
             f"more, got {images.dtype} {images.shape}. Resize or crop the images to one square size first."
-        )
-    if indices.shape != (len(images),):
-        raise DatasetError(
-            f"Corrupting images failed for {key!r}: expected an index for each of the {len(images)} images, got "
-            f"indices of shape {indices.shape}. Pass the images' positions in the full test split."
         )

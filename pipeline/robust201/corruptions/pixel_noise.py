@@ -61,14 +61,7 @@ def scale_of(size: int) -> float:
 
 @dataclass(frozen=True)
 class CorruptionRandomNumbers:
-    """Source of a corruption's random numbers for a batch of images.
-
-    Attributes:
-        seed: seed of the corrupted images.
-        key: the corruption.
-        indices: (N,) int64, each image's position in the full test split.
-        frost: textures for `frost`.
-    """
+    """Random numbers of a corruption for a batch of images at positions `indices` (N,) in the full test split."""
 
     seed: int
     key: str
@@ -78,14 +71,7 @@ class CorruptionRandomNumbers:
     def draw_per_image(
         self, draw_array: Callable[[np.random.Generator], NDArray[np.floating] | NDArray[np.integer]]
     ) -> Floats:
-        """Draw one array per image; all arrays have the same shape.
-
-        Args:
-            draw_array: function that receives the new generator of an image and returns the image's array.
-
-        Returns:
-            (N, …) float64.
-        """
+        """Draw one array per image with the image's new generator, all of the same shape: (N, …) float64."""
         return np.stack([draw_array(generator(self.seed, self.key, int(index))) for index in self.indices]).astype(
             np.float64
         )

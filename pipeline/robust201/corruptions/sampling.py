@@ -25,16 +25,9 @@ def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
 
 
 def fold_positions(positions: NDArray[np.int64], length: int, border: Border) -> NDArray[np.int64]:
-    """Map positions on an infinite axis to positions of an image.
+    """Map whole positions on an infinite axis to positions in [0, length), the pixels of an image.
 
-    Args:
-        positions: any whole numbers.
-        length: number of pixels on the axis.
-        border: ``"edge"`` clamps; ``"half_sample"`` is SciPy's ``reflect``; ``"whole_sample"`` is OpenCV's
-            ``BORDER_REFLECT_101``.
-
-    Returns:
-        Positions in [0, length), of the same shape.
+    ``"edge"`` clamps; ``"half_sample"`` is SciPy's ``reflect``; ``"whole_sample"`` is OpenCV's ``BORDER_REFLECT_101``.
     """
     if border == "edge":
         return np.clip(positions, 0, length - 1)
@@ -48,14 +41,10 @@ def fold_positions(positions: NDArray[np.int64], length: int, border: Border) ->
 
 @cache
 def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the source of each pixel of an axis when the centre of an image is enlarged.
+    """Return the sources of the pixels of an axis when the centre of an image is enlarged by a factor of at least 1.
 
     The central ``ceil(length / factor)`` pixels are stretched to ``round(… * factor)``, keeping the first and last
     pixel centres (`scipy.ndimage.zoom` of order 1). The central `length` pixels of the result are kept.
-
-    Args:
-        length: number of pixels on the axis.
-        factor: enlargement, at least 1.
 
     Returns:
         Lower pixels (length,), upper pixels (length,), and the weights (length,) of the upper ones, in [0, 1].
@@ -71,15 +60,7 @@ def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def zoom_middle(layers: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
-    """Enlarge the centre of square images bilinearly, keeping their size.
-
-    Args:
-        layers: (H, H, …) float64, the image axes first.
-        factor: enlargement, at least 1.
-
-    Returns:
-        An array of the same shape.
-    """
+    """Enlarge the centre of square images (H, H, …) bilinearly by a factor of at least 1, keeping their size."""
     lower, upper, weight = zoom_taps(layers.shape[0], factor)
     row_weights = weight.reshape(-1, *[1] * (layers.ndim - 1))
     stretched = layers[lower] * (1 - row_weights) + layers[upper] * row_weights
@@ -91,13 +72,9 @@ def zoom_middle(layers: NDArray[np.float64], factor: float) -> NDArray[np.float6
 def resize_bilinear(
     images: NDArray[np.floating] | NDArray[np.uint8], height: int, width: int, *, step: float
 ) -> NDArray[np.float64]:
-    """Resample images with aligned pixel areas and without smoothing, like OpenCV's `INTER_LINEAR`.
+    """Resample images (N, H, W, …) with aligned pixel areas and without smoothing, like OpenCV's `INTER_LINEAR`.
 
-    Args:
-        images: (N, H, W, …).
-        height: output rows.
-        width: output columns.
-        step: number of input pixels per output pixel, along both axes.
+    `step` is the number of input pixels per output pixel, along both axes.
 
     Returns:
         (N, height, width, …) float64, not rounded.
@@ -116,15 +93,7 @@ def resize_bilinear(
 
 
 def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Resize square layers: bilinearly to a larger size, with a box filter to a smaller one.
-
-    Args:
-        layers: (N, H, H).
-        size: output height and width.
-
-    Returns:
-        (N, size, size) float64; the input itself if it has this size.
-    """
+    """Resize square layers (N, H, H) to (N, size, size): bilinearly if larger, else with a box filter."""
     length = layers.shape[1]
     if size == length:
         return layers
@@ -138,16 +107,11 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
 
 
 def weighted_sums(weights: NDArray[np.float64], values: NDArray[np.floating], axis: int) -> NDArray[np.float64]:
-    """Multiply by a matrix along one axis, adding the terms in order of position.
+    """Multiply by a matrix (T, S) along an axis of length S, adding the terms in order of position.
 
     A BLAS library adds terms in an order that depends on the processor. Fused multiply-adds give the same bits as
     OpenBLAS with AVX2 and AVX-512, with which earlier images were generated. For odd sizes, whose last rows OpenBLAS
     sums differently, nearly all bits are the same.
-
-    Args:
-        weights: (T, S).
-        values: any shape, with length S along the axis.
-        axis: the axis whose length becomes T.
 
     Returns:
         An array of the shape of `values`, with length T instead of S along the axis.
@@ -162,13 +126,7 @@ def weighted_sums(weights: NDArray[np.float64], values: NDArray[np.floating], ax
 def sample_bilinear(
     images: NDArray[np.float32], rows: NDArray[np.floating], columns: NDArray[np.floating], border: Border
 ) -> NDArray[np.float32]:
-    """Interpolate images bilinearly at fractional positions.
-
-    Args:
-        images: (N, H, W, C) float32.
-        rows: (N, h, w) row positions; pixel centres are integers.
-        columns: (N, h, w) column positions.
-        border: rule for pixels outside of the image.
+    """Interpolate images (N, H, W, C) at fractional positions (N, h, w); pixel centres are integers.
 
     Returns:
         (N, h, w, C) float32.
@@ -192,14 +150,9 @@ def sample_bilinear(
 
 
 def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Correlate images with a small odd square kernel. Images are mirrored at the centres of their edge pixels.
+    """Correlate images (N, H, W, C) with a small odd square kernel, as OpenCV's `filter2D` with its default border.
 
-    Args:
-        images: (N, H, W, C) float64.
-        kernel: (2 r + 1, 2 r + 1).
-
-    Returns:
-        An array of the images' shape, as from OpenCV's `filter2D` with its default border.
+    Images are mirrored at the centres of their edge pixels.
     """
     radius = len(kernel) // 2
     _, height, width, _ = images.shape
@@ -213,16 +166,9 @@ def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDAr
 
 
 def stretch_kernel(kernel: NDArray[np.floating], scale: float) -> NDArray[np.float64]:
-    """Resample a kernel to a finer or coarser pixel grid.
+    """Resample an odd square kernel to a grid with `scale` new pixels per old pixel, keeping its sum.
 
     The kernel is treated as constant over each of its pixels, enlarged by `scale`, and integrated over the new pixels.
-
-    Args:
-        kernel: (2 r + 1, 2 r + 1).
-        scale: number of new pixels per old pixel; 1 changes nothing.
-
-    Returns:
-        An odd square kernel of the same sum.
     """
     old_radius = len(kernel) // 2
     new_radius = math.ceil((old_radius + 0.5) * scale - 0.5)
@@ -246,17 +192,8 @@ def smooth(
     """Smooth with a Gaussian along two axes, like `scipy.ndimage.gaussian_filter`.
 
     SciPy computes the weights with `numpy.exp`, whose last bit depends on the processor; this function uses
-    `portable_floats.exp`.
-
-    Args:
-        layers: any shape.
-        sigma: standard deviation, in pixels; 0 changes nothing.
-        axes: the two axes.
-        mode: pixels outside are repeated edge pixels (``"nearest"``), or mirrored at the edge (``"reflect"``).
-        truncate: kernel radius in standard deviations.
-
-    Returns:
-        An array of the shape of `layers`.
+    `portable_floats.exp`. `sigma` is in pixels, and 0 changes nothing; `truncate` is the kernel's radius in standard
+    deviations.
     """
     from scipy.ndimage import correlate1d
 

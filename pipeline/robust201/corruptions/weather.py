@@ -89,17 +89,11 @@ _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma
 
 
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return luma, with the same bits as two fused multiply-adds, which round only their sums.
+    """Return luma (…) of pixels (…, 3) in [0, 1], with the bits of two fused multiply-adds, which round only sums.
 
     Version 2 of the snow images was first generated with a matrix product, which gives these bits on processors with
     AVX-512. Products of two float32 are exact in float64. Rounding their sum to float64 first does not change the
     result, as tested for all colours.
-
-    Args:
-        pixels: (…, 3), 8-bit levels divided by 255.
-
-    Returns:
-        (…) float32.
     """
     grey: NDArray[np.float32] = pixels[..., 0] * _GREY_WEIGHTS[0]
     for channel in (1, 2):
@@ -152,14 +146,10 @@ def frost(images: Images, severity: int, random_numbers: CorruptionRandomNumbers
 
 
 def plasma(noise: Floats, fading: float) -> Floats:
-    """Return cloud-like height maps, from the diamond-square algorithm on a torus.
+    """Return cloud-like height maps (N, M, M) in [0, 1], from the diamond-square algorithm on a torus.
 
-    Args:
-        noise: (N, M * M - 1) uniform random numbers in [-1, 1); M is a power of two.
-        fading: factor by which the noise's range shrinks from one scale to the next.
-
-    Returns:
-        (N, M, M) float64 in [0, 1]; each map's minimum is 0 and its maximum 1.
+    `noise` (N, M * M - 1) is uniform in [-1, 1), where M is a power of two. From one scale to the next, its range
+    shrinks by the factor `fading`.
     """
     size = round((noise.shape[1] + 1) ** 0.5)
     heights = np.zeros((len(noise), size, size))

@@ -24,10 +24,9 @@ from robust201.statistics.robustness import (
     relative_corruption_errors,
     robustness_r,
 )
-from robust201.tasks import expand_keys
 
 if TYPE_CHECKING:
-    from robust201.dataset.result_tables import ResultTables
+    from robust201.dataset.merged_folders import MergedFolders
 
 OUTCOMES_REQUIREMENT = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
 
@@ -94,27 +93,27 @@ class _Results:
         name: name of the dataset.
         reader: reader of the dataset's files.
         accuracies: by key, a DataFrame with one row per network and one column per strength.
+        curves: accuracies of attacks, beginning with the clean accuracy at strength 0.
     """
 
-    def __init__(self, reader: "ResultTables", name: str, keys: Sequence[str] | None) -> None:
+    def __init__(self, reader: "MergedFolders", name: str) -> None:
         self.reader, self.name = reader, name
-        self.accuracies = {
-            str(key): frame.pivot(index="architecture", columns="strength", values="value")
-            for key, frame in reader.to_frame([name], keys).groupby("key", observed=True)
-            if reader.kind_of(str(key)) != "measure"
-        }
+        table = reader.accuracies(name)
+        keys = dict.fromkeys(map(str, table.columns.get_level_values(0)))
+        self.accuracies = {key: table[key].dropna(how="all") for key in keys if reader.kind_of(key) != "measure"}
+        self.curves = dict(self.accuracies)
+        for key in self.keys("attack"):
+            if CLEAN_STRENGTH not in self.accuracies[key] and CLEAN in table:
+                self.curves[key] = table[CLEAN].join(self.accuracies[key], how="right")
         self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
 
     def keys(self, kind: str) -> list[str]:
         return [key for key in self.accuracies if self.reader.kind_of(key) == kind]
 
     def attacks(self) -> Iterator[tuple[str, float]]:
-        """Yield attacks and strengths, except strength 0 if it stands for clean images."""
+        """Yield attacks and strengths."""
         for key in self.keys("attack"):
-            uses_clean_at_zero = self.reader.uses_clean_at_zero(self.name, key)
-            for strength in map(float, self.accuracies[key].columns):
-                if not (uses_clean_at_zero and strength == CLEAN_STRENGTH):
-                    yield key, strength
+            yield from ((key, float(strength)) for strength in self.accuracies[key].columns)
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
         """Return per-image outcomes, checked against the accuracies; None if outcomes are not stored."""
@@ -124,25 +123,21 @@ class _Results:
 
 
 def derive_metrics(
-    reader: "ResultTables",
-    datasets: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    *,
-    reference: ArchitectureId | None = None,
+    reader: "MergedFolders", datasets: Sequence[str] | None = None, *, reference: ArchitectureId | None = None
 ) -> DerivedMetrics:
     """Compute derived metrics (see `Dataset.metrics`)."""
-    keys = None if keys is None else expand_keys(keys, reader.keys_all)
     metrics: list[MetricRow] = []
     requirements: dict[str, str] = {}
-    if datasets is None:  # a copy of the published data may lack some of its datasets
-        evaluated = [name for name in reader.data if any(reader.has(name, key) for key in keys or reader.keys_all)]
-        datasets = evaluated or reader.data
-    datasets = tuple(dict.fromkeys(datasets))
+    # A copy of the published data may lack some of its datasets.
+    evaluated = [name for name in reader.data if any(reader.has(name, key) for key in reader.keys_all)]
+    datasets = tuple(dict.fromkeys(datasets or evaluated or reader.data))
     for dataset in datasets:
-        results = _Results(reader, dataset, keys)
+        if dataset not in evaluated:
+            raise reader.folders[0].missing_file_error(dataset, CLEAN, "accuracy")
+        results = _Results(reader, dataset)
         metrics += [metric_row for derive in _DERIVATIONS for metric_row in derive(results, requirements)]
         metrics += _derive_corruption_errors(results, requirements, reference)
-    metrics += _derive_seed_deviations(reader, datasets, keys, requirements)
+    metrics += _derive_seed_deviations(reader, datasets, requirements)
     return DerivedMetrics(metrics, requirements)
 
 
@@ -160,19 +155,19 @@ def worst_case_accuracies(outcomes_of_tasks: Sequence[Outcomes]) -> "pd.Series[f
 
 def _derive_robustness(results: _Results, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
-        # The curve of an attack that was itself evaluated at strength 0 does not begin with the clean accuracy.
-        if not results.reader.uses_clean_at_zero(results.name, key):
+        if CLEAN_STRENGTH in results.accuracies[key]:  # its curve does not begin with the clean accuracy
             continue
-        curves = results.accuracies[key].dropna()
-        if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
+        curves = results.curves[key].dropna()
+        values = np.ascontiguousarray(curves)  # the last bits of R depend on the layout
+        if CLEAN_STRENGTH not in curves:
             requirements["robustness_r, relative_change"] = "clean accuracies and an attack"
             continue
-        robustness = robustness_r(curves.columns, curves.to_numpy())
+        robustness = robustness_r(curves.columns, values)
         note = f"over strengths 0 to {curves.columns[-1]:g}; floor {robustness.floor:.4g}"
         if robustness.exceeds_one.any():
             note += f"; {robustness.exceeds_one.sum():,} above 1"
         yield MetricRow(results.name, "robustness_r", key, None, pd.Series(robustness.value, index=curves.index), note)
-        changes = relative_changes(curves.columns, curves.to_numpy())
+        changes = relative_changes(curves.columns, values)
         for strength, changes_at_strength in zip(curves.columns[1:], changes.T[1:], strict=True):
             yield MetricRow(
                 results.name,
@@ -277,7 +272,7 @@ def _derive_corruption_errors(
 
 
 def _derive_seed_deviations(
-    reader: "ResultTables", datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
+    reader: "MergedFolders", datasets: Sequence[str], requirements: dict[str, str]
 ) -> Iterator[MetricRow]:
     recorded_weights = {} if reader.sweep is None else reader.sweep.get("weights") or {}
     trained_weights = [
@@ -296,17 +291,12 @@ def _derive_seed_deviations(
             "weights from several training seeds (`weights` in the sweep), exported with --parquet"
         )
     for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
-        frames = [
-            reader.to_frame([dataset], keys, weights=weights_name).assign(weights=weights_name)
-            for weights_name in weights_names
-        ]
-        for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):
-            if strength == CLEAN_STRENGTH and reader.uses_clean_at_zero(dataset, str(key)):
-                continue
-            accuracies = group.pivot_table(index="architecture", columns="weights", values="value", dropna=False)
+        tables = {name: reader.with_weights(name).accuracies(dataset) for name in weights_names}
+        wide = pd.concat({name: table for name, table in tables.items() if len(table)}, axis=1, names=["weights"])
+        for key, strength in dict.fromkeys((str(key), float(strength)) for _, key, strength in wide.columns.tolist()):
+            deviation = wide.xs((key, strength), axis=1, level=["key", "strength"]).std(axis=1, ddof=1)
             note = f"over {', '.join(weights_names)}"
-            deviation = accuracies.std(axis=1, ddof=1)
-            yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)
+            yield MetricRow(dataset, "training_seed_deviation", key, strength, deviation, note)
 
 
 def _to_plain_number(value: Any) -> Any:

@@ -206,10 +206,9 @@ def _iter_shards(results: Path) -> Iterator[_Number]:
 
 
 def _iter_dataset(dataset: Dataset) -> Iterator[_Number]:
-    recorded_weights = [*(dataset.sweep or {}).get("weights", {})]
-    names = dataset.weights if len(dataset.weights) > 1 else recorded_weights if len(recorded_weights) == 1 else [""]
+    names = dataset.weights or [""]
     for weights in names:
-        chosen = dataset.with_weights(weights if len(names) > 1 else None)
+        chosen = dataset.with_weights(weights) if len(names) > 1 else dataset
         for name, key in itertools.product(dataset.data, dataset.keys_all):
             is_measure = dataset.kind_of(key) == "measure"
             for measurement in dataset.measurements(name, key) if is_measure else ["accuracy"]:

@@ -13,40 +13,34 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from robust201.core.errors import ConfigError, IncompleteError, RobustWarning
-from robust201.core.records import ImageSet, Weights
-from robust201.dataset.card import CARD_FILE, CardFacts, card_text
+from robust201.core.records import ImageSet
+from robust201.dataset.card import CARD_FILE, card_text
 from robust201.dataset.export_folder import open_folder, reject_results_folder
 from robust201.dataset.export_pool import write_files
 from robust201.dataset.export_source import read_facts, read_groups
 from robust201.dataset.groups import (
-    FileFormat,
+    Export,
+    Format,
     Group,
     KeyStyle,
     OutcomeEncoding,
-    ProtocolCount,
     SweepFacts,
     missing_evaluations_message,
     weights_names,
 )
 from robust201.dataset.image_table import ImageLoader, evaluated_images, image_table_bytes
-from robust201.dataset.key_files import KeyFiles, KeyReport
-from robust201.dataset.layout import PARQUET_FOLDER, images_name
-from robust201.dataset.listing import CHECKSUM_FILE
-from robust201.dataset.parquet_writer import ParquetFormat
-from robust201.dataset.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
-from robust201.dataset.side_files import VERSIONS_FILE, WeightHashes, side_file_texts, versions_text, weight_hashes
-from robust201.dataset.written_file import WrittenFile, parse_choice
-from robust201.images import DATASETS
+from robust201.dataset.key_files import KeyFiles
+from robust201.dataset.layout import images_name, parquet_name
+from robust201.dataset.parquet_writer import KeyFormat
+from robust201.dataset.published_layout import describe_strength
+from robust201.dataset.side_files import VERSIONS_FILE, side_file_texts, versions_text
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.plan import Plan
-from robust201.tasks.columns import PREDICTIONS, count_numbers, fields_of
-
-Format = Literal["json", "parquet"]
+from robust201.tasks.columns import PREDICTIONS
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,6 @@ class ExportReport:
     Attributes:
         out: the folder.
         files: names of the written files, relative to the folder.
-        removed: names of removed files of an earlier export.
         n_units: number of exported units (all evaluations of one network on one dataset under one key).
         n_evaluations: number of exported evaluations.
         missing: number of the plan's evaluations that are not exported, by (dataset, key). A unit that
@@ -66,7 +59,6 @@ class ExportReport:
 
     out: Path
     files: tuple[str, ...]
-    removed: tuple[str, ...]
     n_units: int
     n_evaluations: int
     missing: Mapping[tuple[str, str], int]
@@ -83,7 +75,6 @@ def export_dataset(
     out: Path,
     *,
     weights: str | None = None,
-    images_of: ImageLoader | None = None,
     **options: Any,
 ) -> ExportReport:
     """Write the results of a plan as a dataset in the published layout.
@@ -94,8 +85,6 @@ def export_dataset(
         out: the folder to write.
         weights: name of the weights whose results are exported, if architectures have several; None exports all, which
             only Parquet files can contain.
-        images_of: function that loads the evaluated images of a dataset for outcomes; None loads them from the results
-            folder or their source.
         options: see `write_dataset`.
 
     Raises:
@@ -120,9 +109,7 @@ def export_dataset(
         config = plan.config.model_copy(update={"measurements": (*measurements, PREDICTIONS)})
         plan = replace(plan, config=config)
     groups = read_groups(plan, folder, weights)
-    return write_dataset(
-        read_facts(plan), groups, out, images_of or (lambda dataset: evaluated_images(plan, dataset)), **options
-    )
+    return write_dataset(read_facts(plan), groups, out, lambda dataset: evaluated_images(plan, dataset), **options)
 
 
 def write_dataset(
@@ -164,148 +151,84 @@ def write_dataset(
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
         ConfigError: JSON files would contain results of several weights; two files would have the same name; or
             outcomes were requested without predictions or Parquet files.
-        InputError: the folder contains files that no export listed, files of an export that were changed, or an export
-            of another sweep.
+        InputError: the folder contains files that no export listed, or an export of another sweep.
         StorageError: a result is damaged, the disk is full, or another export is writing to the folder.
     """
-    parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
-        parse_choice("encoding of outcomes", outcomes, get_args(OutcomeEncoding))
         _check_outcomes_can_be_written(out, facts, formats)
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
     images = _load_images_of_outcomes(groups, images_of) if outcomes is not None else {}
     labels = {dataset: image_set.labels for dataset, image_set in images.items()}
-    export = _Export(facts, groups, formats, FileFormat(key_style, round_to, outcomes, labels))
-    side_files = export.side_files()
+    export = Export(facts, groups, formats, key_style, round_to, outcomes, labels)
+    side_files = side_file_texts(export)
+    n_units = sum(len(group.complete_units) for group in export.exported)
     with open_folder(out, facts.record) as folder:
-        keys = export.list_keys(out, folder.staging)
-        n_units = sum(len(group.complete_units) for group in export.exported)
+        keys = _list_keys(export, out, folder.staging)
         reports = []
-        for report in write_files(keys, processes, lambda n_done: progress(n_done, n_units)):
+        for report in write_files(keys, processes):
             reports.append(report)
-            for file in report.files:
-                folder.record(file)
+            folder.record(*report.files)
+            progress(sum(report.n_units for report in reports), n_units)
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))
         for name, text in side_files.items():
             folder.write(name, text)
         folder.write(VERSIONS_FILE, versions_text(fields for report in reports for fields in report.provenances))
-        folder.write(CARD_FILE, card_text(export.describe(reports, folder.written)))
-        removed_names = folder.close()
+        folder.write(CARD_FILE, card_text(export, reports, [folder.written[name] for name in sorted(folder.written)]))
     return ExportReport(
         out=out,
-        files=tuple(sorted({*folder.written, CHECKSUM_FILE})),
-        removed=removed_names,
+        files=tuple(sorted(folder.written)),
         n_units=n_units,
         n_evaluations=sum(group.n_evaluations for group in export.exported),
         missing={(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths},
-        n_bytes=sum(file.n_bytes for file in folder.written.values()) + (out / CHECKSUM_FILE).stat().st_size,
+        n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
 
 
-@dataclass(frozen=True)
-class _Export:
-    """An export to write: what it contains, and in which formats."""
+def _list_keys(export: Export, out: Path, folder: Path) -> list[KeyFiles]:
+    """Return what is written to a folder, the largest first, so that no large key is left for the end.
 
-    facts: SweepFacts
-    groups: Sequence[Group]
-    formats: Sequence[Format]
-    file_format: FileFormat
+    Raises:
+        ConfigError: two files would have the same name. For example, measurement ``b_c`` of key ``a`` and measurement
+            ``c`` of key ``a_b`` have the same file name.
+    """
+    n_classes = export.facts.n_classes
+    groups = sorted(export.exported, key=lambda group: -group.n_evaluations * n_classes.get(group.dataset, 1))
+    keys = [_make_key_files(export, group, folder) for group in groups]
+    names = [name for key in keys for name in key.names]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"Exporting failed for {out}: the files of two keys would both be named {name}. "
+                "Rename one of the tasks or its columns."
+            )
+    return keys
 
-    @cached_property
-    def exported(self) -> list[Group]:
-        """The groups of which something is exported."""
-        return [group for group in self.groups if group.complete_units]
 
-    @cached_property
-    def weight_hashes(self) -> WeightHashes:
-        return weight_hashes(unit for group in self.groups for unit in group.units)
-
-    @cached_property
-    def _weights(self) -> dict[str, Weights]:
-        """Weights by name if architectures have rows for several weights."""
-        names = weights_names(unit for group in self.exported for unit in group.units)
-        return {name: self.facts.weights[name] for name in names} if len(names) > 1 else {}
-
-    @cached_property
-    def _protocols(self) -> list[ProtocolCount]:
-        return self.facts.count_evaluations(self.groups)
-
-    @property
-    def _measurements(self) -> tuple[str, ...]:
-        return tuple(name for name in self.facts.measurements if name not in self.file_format.omitted_measurements)
-
-    def side_files(self) -> dict[str, str]:
-        """Return the contents of all files but results, versions and card (see `side_file_texts`)."""
-        return side_file_texts(self.facts, self.groups, self._protocols, self.file_format, weights=self.weight_hashes)
-
-    def list_keys(self, out: Path, folder: Path) -> list[KeyFiles]:
-        """Return what is written to a folder, the largest first, so that no large key is left for the end.
-
-        Raises:
-            ConfigError: two files would have the same name.
-        """
-        groups = sorted(self.exported, key=_count_values, reverse=True)
-        keys = [self._make_key_files(group, folder) for group in groups]
-        _check_distinct_names(out, [name for key in keys for name in key.names])
-        return keys
-
-    def _make_key_files(self, group: Group, folder: Path) -> KeyFiles:
-        # Names of a measure's columns may be those of measurements.
-        omitted = () if group.is_measure else self.file_format.omitted_measurements
-        measurements = tuple(name for name in group.measurements if name not in omitted)
-        key, file_name = self.file_format.spell_key(group), self.file_format.file_name
-        parquet = ParquetFormat(
-            dataset=group.dataset,
-            key=key,
-            measurements=measurements,
-            labels=None if group.is_measure else self.file_format.labels.get(group.dataset),
-            space=self.facts.space,
-            strength_description=describe_strength(group.task),
-            is_measure=group.is_measure,
-            n_classes=self.facts.n_classes.get(group.dataset),
-            weights=self._weights,
-        )
-        return KeyFiles(
-            folder=folder,
-            dataset=group.dataset,
-            key=key,
-            rows=group.rows,
-            json_names={name: file_name(group, name) for name in measurements} if "json" in self.formats else {},
-            round_to=self.file_format.round_to,
-            parquet=(file_name(group, PARQUET_FOLDER), parquet) if "parquet" in self.formats else None,
-        )
-
-    def describe(self, reports: Sequence[KeyReport], written: Mapping[str, WrittenFile]) -> CardFacts:
-        """Return the facts for the card, after all other files were written."""
-        measures = {report.key: report.columns for report in reports if report.is_measure}
-        return CardFacts(
-            name=self.facts.record["name"],
-            layout=layout_of(self.facts.space),
-            groups=self.exported,
-            measurements=self._measurements,
-            protocols=self._protocols,
-            files=tuple(written[name] for name in sorted(written)),
-            columns=self._columns_of_image_keys() if "parquet" in self.formats else {},
-            measures=dict(sorted(measures.items())),
-            unevaluated_keys=_find_unevaluated_keys(self.facts, self.groups),
-        )
-
-    def _columns_of_image_keys(self) -> dict[str, ParquetColumn]:
-        """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
-        strengths = dict.fromkeys(describe_strength(group.task) for group in self.groups if not group.is_measure)
-        if not strengths:
-            return {}
-        return parquet_columns(
-            self._measurements,
-            layout_of(self.facts.space).columns,
-            " ".join(strengths),
-            weights=self._weights.values(),
-            has_outcomes=self.file_format.outcomes is not None,
-            n_classes=max(self.facts.n_classes.get(group.dataset, 0) for group in self.groups),
-        )
+def _make_key_files(export: Export, group: Group, folder: Path) -> KeyFiles:
+    key = export.spell_key(group)
+    form = KeyFormat(
+        dataset=group.dataset,
+        key=key,
+        measurements=group.measurements if group.is_measure else export.measurements,
+        space=export.facts.space,
+        strength_description=describe_strength(group.task),
+        is_measure=group.is_measure,
+        n_classes=export.facts.n_classes.get(group.dataset),
+        weights=export.weights,
+        labels=None if group.is_measure else export.labels.get(group.dataset),
+    )
+    json_names = {name: f"{group.dataset}/{key}_{name}.json" for name in form.measurements}
+    return KeyFiles(
+        folder,
+        form,
+        group.rows,
+        json_names if "json" in export.formats else {},
+        parquet_name(group.dataset, key) if "parquet" in export.formats else None,
+        export.round_to,
+    )
 
 
 def _load_images_of_outcomes(groups: Iterable[Group], images_of: ImageLoader) -> dict[str, ImageSet]:
@@ -334,34 +257,3 @@ def _check_single_weights(out: Path, groups: Sequence[Group], formats: Sequence[
             f"there are {len(names)}: {', '.join(names)}. Choose one with --weights-name, or export all with "
             "--no-json --parquet."
         )
-
-
-def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
-    """Raise ConfigError if two files have the same name.
-
-    For example, measurement ``b_c`` of key ``a`` and measurement ``c`` of key ``a_b`` have the same file name.
-    """
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(
-                f"Exporting failed for {out}: the files of two keys would both be named {name}. "
-                "Rename one of the tasks or its columns."
-            )
-
-
-def _count_values(group: Group) -> int:
-    """Return the approximate number of values of a group."""
-    if group.is_measure:
-        return group.n_evaluations
-    dataset_spec = DATASETS.get(group.dataset)
-    n_classes = 10 if dataset_spec is None else dataset_spec.n_classes
-    columns = [column for name in group.measurements for column in fields_of(name).values()]
-    return sum(count_numbers(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
-
-
-def _find_unevaluated_keys(facts: SweepFacts, groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Return the sweep's keys that were not evaluated, by dataset; fully evaluated datasets are omitted."""
-    evaluated_keys = {(group.dataset, group.key) for group in groups}
-    datasets = dict.fromkeys(group.dataset for group in groups)
-    missing_keys = {name: [key for key in facts.tasks if (name, key) not in evaluated_keys] for name in datasets}
-    return {name: keys for name, keys in missing_keys.items() if keys}

@@ -1,9 +1,8 @@
 """Folder of an export: the new export is written to a folder beside the target, which it then replaces.
 
-An export is replaced as a whole, so readers never see files of two exports. Files that no export listed, such as
-``.git`` or ``.gitattributes``, belong to the user. They are moved from the earlier to the new folder. That is the
-simplest way that neither loses them nor leaves a half-replaced export: one folder cannot take another's place in one
-step, so the earlier folder is renamed, and if the process dies, the next export completes or reverts the replacement.
+An export is replaced as a whole, so readers never see files of two exports. One folder cannot take another's place in
+one step, so the earlier folder is renamed, and if the process dies, the next export completes or reverts the
+replacement.
 """
 
 import os
@@ -21,7 +20,6 @@ from robust201.core.files import (
     sha256_of,
     sole_writer,
     visible_entries,
-    write_text,
 )
 from robust201.core.records import canonical_json
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
@@ -38,15 +36,14 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
         sweep_record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
 
     Raises:
-        InputError: `path` is a file or the working directory, or the folder has an export of another sweep, an export
-            with files that were changed, or files but no export.
+        InputError: `path` is a file or the working directory, or the folder has an export of another sweep, or files
+            that no export wrote.
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     _check_path(path)
     target = path.resolve()
     staging = target.with_name(f".{target.name}.new")
     with _reporting_moves(path), sole_writer(staging, "Exporting"):
-        folder = ExportFolder(path, target, staging)
         try:
             _complete_replacement(target)
             _reject_users_files(path, target)
@@ -54,10 +51,13 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
             if target.exists():
                 target.rename(_earlier(target)).rename(target)  # a mount point cannot be moved, nor replaced later
             _empty(staging)
+            folder = ExportFolder(staging)
             yield folder
+            folder.write(CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in folder.written.items()}))
+            _reject_users_files(path, target)
+            _replace(target, staging)
         finally:
-            if not folder.is_closed:
-                shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _check_path(path: Path) -> None:
@@ -95,17 +95,16 @@ def _reporting_moves(path: Path) -> Iterator[None]:
 
 
 def _reject_users_files(path: Path, target: Path) -> None:
-    """Raise InputError if a folder has files but no export, or if the user changed files of the export."""
+    """Raise InputError if a folder has files that no export wrote, or files of an export that were changed."""
     listed = _read_export(target)
-    if not listed and (entries := visible_entries(target)):
-        raise _unlisted_error(path, entries[0])
-    for name, digest in listed.items():
-        file = target / name
-        if os.path.lexists(file) and not (file.is_file() and sha256_of(file) == digest):
-            raise InputError(
-                f"Exporting failed for {path}: {name} was changed after its export, and would be replaced. Move or "
-                "delete it, or choose a new folder."
-            )
+    files = (Path(parent, name) for parent, _, names in os.walk(target) for name in names) if listed else ()
+    names = {file.relative_to(target).as_posix(): file for file in files}
+    own = [name for name, file in names.items() if name != CHECKSUM_FILE and listed.get(name) != sha256_of(file)]
+    if own := own if listed else visible_entries(target):
+        raise InputError(
+            f"Exporting failed for {path}: the folder contains files that no export wrote, such as {own[0]}, which "
+            "would be replaced. Move them, or choose a new folder."
+        )
 
 
 def _read_export(folder: Path) -> Mapping[str, str]:
@@ -135,62 +134,36 @@ def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any]) -> None
     )
 
 
-def _unlisted_error(path: Path, name: str) -> InputError:
-    return InputError(
-        f"Exporting failed for {path}: the folder contains files that no export listed, such as {name}. Choose a new "
-        "folder or an earlier export."
-    )
-
-
 class ExportFolder:
     """The folder of a running export (see `open_folder`).
 
     Attributes:
         staging: the folder to which files are written.
         written: the complete files, by name.
-        is_closed: whether the folder has taken its place.
     """
 
-    def __init__(self, path: Path, target: Path, staging: Path) -> None:
-        self._path, self._target = path, target
+    def __init__(self, staging: Path) -> None:
         self.staging = staging
         self.written: dict[str, WrittenFile] = {}
-        self.is_closed = False
 
-    def record(self, file: WrittenFile) -> None:
-        self.written[file.name] = file
+    def record(self, *files: WrittenFile) -> None:
+        self.written |= {file.name: file for file in files}
 
     def write(self, name: str, content: str | bytes) -> None:
         with open_hashed(self.staging / name) as (stream, hashing):
             stream.write(content.encode() if isinstance(content, str) else content)
         self.record(hashing.written(name))
 
-    def close(self) -> tuple[str, ...]:
-        """Replace the earlier export, and return the sorted names of its files that the new export lacks.
 
-        Raises:
-            InputError: the user has added a file with the name of a file of the new export, or changed a listed file.
-        """
-        _reject_users_files(self._path, self._target)
-        for name in _own_files(self._target):
-            if os.path.lexists(self.staging / name):
-                raise _unlisted_error(self._path, name)
-        write_text(
-            self.staging / CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in self.written.items()})
-        )
-        removed = sorted({*read_checksums(self._target)} - {*self.written})
-        (self.staging / LOCK_FILE).unlink()
-        if self._target.exists():
-            self._target.rename(_earlier(self._target))
-        try:
-            self.staging.rename(self._target)
-        except OSError:
-            _complete_replacement(self._target)
-            raise
-        self.is_closed = True
-        fsync_folder(self._target.parent)
-        _complete_replacement(self._target)
-        return tuple(removed)
+def _replace(target: Path, staging: Path) -> None:
+    (staging / LOCK_FILE).unlink()
+    if target.exists():
+        target.rename(_earlier(target))
+    try:
+        staging.rename(target)
+    finally:
+        _complete_replacement(target)
+    fsync_folder(target.parent)
 
 
 def _earlier(target: Path) -> Path:
@@ -201,27 +174,11 @@ def _earlier(target: Path) -> Path:
 def _complete_replacement(target: Path) -> None:
     """Complete a replacement after the new export has taken its place; revert it if it has not."""
     earlier = _earlier(target)
-    if not earlier.exists():
-        return
-    if not _read_export(target):
-        earlier.rename(target)  # fails if the user has put files there meanwhile
-        return
-    for name in _own_files(earlier):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (earlier / name).replace(target / name)
-    shutil.rmtree(earlier)
-
-
-def _own_files(folder: Path) -> list[str]:
-    """Return the user's files and folders in an export: those that its listing does not contain."""
-    listed = {CHECKSUM_FILE, *read_checksums(folder)}
-    listed |= {str(parent) for name in listed for parent in Path(name).parents}
-    own: list[str] = []
-    for path, folders, files in os.walk(folder):
-        names = {name: Path(path, name).relative_to(folder).as_posix() for name in [*folders, *files]}
-        own += [name for name in names.values() if name not in listed]
-        folders[:] = [name for name in folders if names[name] in listed]
-    return own
+    if earlier.exists():
+        if _read_export(target):
+            shutil.rmtree(earlier)
+        else:
+            earlier.rename(target)  # fails if the user has put files there meanwhile
 
 
 def _empty(staging: Path) -> None:

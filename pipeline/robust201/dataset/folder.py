@@ -3,19 +3,19 @@
 import errno
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, did_you_mean
+from robust201.core.errors import FormatVersionError, ResultsError, RobustWarning, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.dataset.json_rows import iter_json_rows, read_first_value, read_json, read_object
 from robust201.dataset.layout import (
     CLEAN,
     EXPORT_FORMAT,
-    IMAGES_FOLDER,
     META_FILE,
     MISSING_FILE,
     PARQUET_FOLDER,
@@ -29,9 +29,8 @@ from robust201.dataset.layout import (
     spellings,
     task_of,
 )
-from robust201.dataset.listing import MissingFilesWarning, describe_missing_files, find_missing_results, key_of_parquet
 from robust201.dataset.row_block import RowBlock
-from robust201.dataset.values import ADVICE, is_valid_meta, is_valid_sweep
+from robust201.dataset.values import ADVICE, CellMetaFile, MetaFile, SweepFile, check_content
 from robust201.images import DATASETS
 from robust201.networks.spaces import DEFAULT_SPACE, CellSpace, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS
@@ -42,8 +41,14 @@ from robust201.tasks.parameters import SEVERITIES
 if TYPE_CHECKING:
     from robust201.statistics.outcomes import Packed
 
-UNKNOWN_SPACE = ""
-"""Name of the space if there are only Parquet files without cells, and no sweep.json."""
+
+class MissingFilesWarning(RobustWarning):
+    """Files of keys that sweep.json lists are missing, so results are incomplete."""
+
+
+def describe_absent_keys(folder: Path, keys: Sequence[str]) -> str:
+    """Return the text of a warning that keys lack files."""
+    return f"{folder / SWEEP_FILE} lists {', '.join(keys)}, but these keys lack files, so results are missing"
 
 
 class DatasetFolder:
@@ -51,7 +56,6 @@ class DatasetFolder:
 
     Attributes:
         path: the folder.
-        parquet: the folder of the Parquet files, which need not exist.
         meta: content of meta.json.
         sweep: content of sweep.json, or None without this file.
         missing: content of missing.json, or an empty dict without this file.
@@ -61,28 +65,18 @@ class DatasetFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        has_meta = (path / META_FILE).is_file()
-        if not has_meta and not self.parquet.is_dir():
+        if not _is_file(path / META_FILE):
             raise _not_a_dataset_error(path)
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
-        recorded_space = self.sweep_record.get("space")
-        self.space_name: str = recorded_space if isinstance(recorded_space, str) else DEFAULT_SPACE
-        if not has_meta and self.sweep is None and not self._has_cell_column():
-            self.space_name = UNKNOWN_SPACE
+        self.space_name: str = self.sweep_record.get("space", DEFAULT_SPACE)
         self.space: CellSpace | None = cell_space(self.space_name)
         self._custom_parameters = self._find_custom_parameters()
-        self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._make_meta_from_parquet()
-        if not is_valid_meta(self.meta, self.space):
-            id_fields = "ids" if self.space is None else "ids with nb201-string and isomorph"
-            raise _wrong_content_error(path / META_FILE, f"{id_fields}, and lists of epsilons")
-        _check_spellings(self.meta["epsilons"], path / META_FILE)
-        self._keys_by_dataset: Mapping[str, Iterable[str]] = (
-            self.sweep["strengths"] if self.sweep is not None else {} if has_meta else self._keys_of_parquet()
-        )
-        if missing_files := find_missing_results(path):
-            warnings.warn(describe_missing_files(path, missing_files), MissingFilesWarning, stacklevel=4)
+        self.meta: dict[str, Any] = read_json(path / META_FILE)
+        check_content(path / META_FILE, self.meta, MetaFile if self.space is None else CellMetaFile)
+        self._keys_by_dataset: Mapping[str, Iterable[str]] = {} if self.sweep is None else self.sweep["strengths"]
+        if self.absent_keys:
+            warnings.warn(describe_absent_keys(path, self.absent_keys), MissingFilesWarning, stacklevel=4)
 
     def _read_sweep(self) -> dict[str, Any] | None:
         file = self.path / SWEEP_FILE
@@ -94,74 +88,51 @@ class DatasetFolder:
                 f"Opening a dataset failed for {file}: expected format {EXPORT_FORMAT}, got {sweep.get('format')}. "
                 "Use the version of robust201 that wrote it, or export the results again."
             )
-        if not is_valid_sweep(sweep):
-            expected_content = "strengths by dataset and key, a list of measurements, and images and protocols"
-            raise _wrong_content_error(file, expected_content)
-        for strengths_by_key in sweep["strengths"].values():
-            _check_spellings(strengths_by_key, file)
+        check_content(file, sweep, SweepFile)
         return sweep
 
     @property
     def sweep_record(self) -> dict[str, Any]:
         """The sweep that sweep.json records: its space, images, network and protocols; empty if there is none."""
-        record = (self.sweep or {}).get("sweep")
-        return record if isinstance(record, dict) else {}
+        return (self.sweep or {}).get("sweep") or {}
 
-    def _has_cell_column(self) -> bool:
-        """Return whether the first Parquet file has a column of cells; True if there are no Parquet files."""
-        from robust201.dataset.parquet_rows import column_names
+    @cached_property
+    def absent_keys(self) -> list[str]:
+        """Datasets and keys in sweep.json that lack files, such as after an incomplete download."""
+        return [
+            f"{dataset} {key}"
+            for dataset, keys in self._keys_by_dataset.items()
+            for key in keys
+            if not self._has_all_files(dataset, key) and key not in self.missing.get(dataset, {})
+        ]
 
-        return all("cell" in column_names(file) for file in self._parquet_files()[:1])
+    def _has_all_files(self, dataset: str, key: str) -> bool:
+        """Return whether a key has a Parquet file or all its JSON files; of a measure, one is enough."""
+        found = [self.find_json(dataset, key, name) is not None for name in self.measurements_of(dataset, key)]
+        is_complete = any(found) if self.kind_of(key) == "measure" else all(found)
+        return is_complete or self._find_parquet(dataset, key) is not None
 
     def _find_custom_parameters(self) -> dict[str, Mapping[str, Any]]:
         """Return the parameters of custom tasks in sweep.json, by key; they include the kind, norm and columns."""
-        payloads = (payload for payload in self.sweep_record.get("protocols", ()) if isinstance(payload, dict))
         return {
-            str(payload.get("key")): parameters
-            for payload in payloads
-            if isinstance(parameters := payload.get("parameters"), dict)
-            and "kind" in parameters
-            and task_of(str(payload.get("key"))) is None
+            payload["key"]: payload["parameters"]
+            for payload in self.sweep_record.get("protocols", ())
+            if "kind" in payload.get("parameters", {}) and task_of(payload["key"]) is None
         }
-
-    def _parquet_files(self) -> list[Path]:
-        return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
-
-    def _keys_of_parquet(self) -> dict[str, list[str]]:
-        keys_by_dataset: dict[str, list[str]] = {}
-        file_names = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
-        for dataset, key in sorted({name for file_name in file_names if (name := key_of_parquet(file_name))}):
-            keys_by_dataset.setdefault(dataset, []).append(key)
-        return keys_by_dataset
-
-    def _make_meta_from_parquet(self) -> dict[str, Any]:
-        """Return the content that meta.json would have, with the ids of the space and the epsilons of the files."""
-        from robust201.dataset.parquet_rows import read_ids, read_strengths
-
-        epsilons: dict[str, Sequence[float]] = {}
-        for dataset, keys in self._keys_of_parquet().items():
-            for key in keys:
-                file = self._find_parquet(dataset, key)
-                if self.kind_of(key) == "attack" and file is not None:
-                    epsilons.setdefault(key, list(read_strengths(file)))
-        if self.space is not None:
-            return self.space.meta(epsilons)
-        ids = dict.fromkeys(identifier for file in self._parquet_files() for identifier in read_ids(file))
-        return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
 
     # Contents
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets that sweep.json or the Parquet files name; if there are neither, the paper's datasets."""
+        """Datasets that sweep.json names; without it, the paper's datasets."""
         return list(self._keys_by_dataset or PUBLISHED_DATASETS)
 
     @property
     def keys(self) -> list[str]:
         """Keys in the order of `TASKS`.
 
-        They are the keys that sweep.json or the Parquet files name. If there are neither, as in the published dataset,
-        they are clean images, the attacks that meta.json names, and the paper's corruptions.
+        They are the keys that sweep.json names. Without it, as in the published dataset, they are clean images, the
+        attacks that meta.json names, and the paper's corruptions.
         """
         if self._keys_by_dataset:
             return sort_by_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
@@ -177,13 +148,7 @@ class DatasetFolder:
     @property
     def weights(self) -> list[str]:
         """Names of the folder's weights, in order; empty if the weights have no names."""
-        if self.sweep is not None:
-            return list(self.sweep.get("weights", {}))
-        if not self.parquet.is_dir():
-            return []
-        from robust201.dataset.parquet_rows import read_weights_names
-
-        return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
+        return list((self.sweep or {}).get("weights", {}))
 
     def kind_of(self, key: str) -> str:
         """Return the kind of a key (see `layout.kind_of`); the kind of a custom task is read from sweep.json."""
@@ -213,11 +178,6 @@ class DatasetFolder:
             for spelling in spellings(key):
                 if spelling in strengths_by_key:
                     return tuple(float(strength) for strength in strengths_by_key[spelling])
-        file = self._find_parquet(dataset, key) if self.sweep is None else None
-        if file is not None:
-            from robust201.dataset.parquet_rows import read_strengths
-
-            return read_strengths(file)
         sole_strength = (CLEAN_STRENGTH,)
         default_strengths = {CLEAN: sole_strength, "measure": sole_strength, "corruption": SEVERITIES}
         if (kind := self.kind_of(key)) not in default_strengths:
@@ -231,30 +191,10 @@ class DatasetFolder:
         """Return the names of a key's measurements (see `Dataset.measurements`)."""
         task = task_of(key)
         if task is not None:
-            recorded = [
-                str(name)
-                for protocol in (self.protocols_of(dataset, task.key) if task.columns else ())
-                if isinstance(parameters := protocol.get("parameters"), dict)
-                for name in parameters.get("columns", ())
-            ]
+            protocols = self.protocols_of(dataset, task.key) if task.columns else ()
+            recorded = [name for each in protocols for name in each.get("parameters", {}).get("columns", ())]
             return list(dict.fromkeys(recorded)) or list(task.columns) or self.measurements
-        if key in self._custom_parameters:
-            return list(self._custom_parameters[key].get("columns") or self.measurements)
-        return self._stored_measurements(dataset, key)
-
-    def _stored_measurements(self, dataset: str, key: str) -> list[str]:
-        names: dict[str, None] = {}
-        folder = self.path / dataset
-        longer_keys = tuple(f"{other}_" for other in self.keys if other != key and other.startswith(key))
-        for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
-            name = file.name.partition(".json")[0]
-            if name.startswith(f"{key}_") and not name.startswith(longer_keys):
-                names[name.removeprefix(f"{key}_")] = None
-        if _is_file(parquet := self._parquet_path(dataset, key)):
-            from robust201.dataset.parquet_rows import measurements_in
-
-            names |= dict.fromkeys(measurements_in(parquet))
-        return sorted(names, key=lambda name: [*MEASUREMENTS, name].index(name))
+        return list(self._custom_parameters.get(key, {}).get("columns") or self.measurements)
 
     # Files
 
@@ -268,7 +208,7 @@ class DatasetFolder:
 
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
-        return _find_single_file(self.path / dataset / f"{spelling}_{measurement}.json" for spelling in spellings(key))
+        return _find_file(self.path / dataset / f"{spelling}_{measurement}.json" for spelling in spellings(key))
 
     def possible_measurements(self, dataset: str, key: str) -> list[str]:
         """Return the measurements that a dataset may have for a key: a measure's columns, or all measurements."""
@@ -276,20 +216,19 @@ class DatasetFolder:
         return list(MEASUREMENTS) if task and not task.columns else self.measurements_of(dataset, key)
 
     def has_key(self, dataset: str, key: str) -> bool:
+        """Return whether the folder has a file with results of a key."""
         names = self.possible_measurements(dataset, key)
-        return any(self.find(dataset, key, measurement) is not None for measurement in names)
+        json_files = (self.find_json(dataset, key, measurement) for measurement in names)
+        return any(json_files) or self._find_parquet(dataset, key) is not None
 
     def mentions_key(self, key: str) -> bool:
         """Return whether the folder's files name a key, in either spelling."""
         return not {*spellings(key)}.isdisjoint(self.keys)
 
-    def _parquet_path(self, dataset: str, key: str) -> Path:
-        return self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER)
-
     def _find_parquet(self, dataset: str, key: str, measurement: str | None = None) -> Path | None:
-        if not self.parquet.is_dir():
+        if not (self.path / PARQUET_FOLDER).is_dir():
             return None
-        file = _find_single_file(self._parquet_path(dataset, spelling) for spelling in spellings(key))
+        file = _find_file(self.path / parquet_name(dataset, spelling) for spelling in spellings(key))
         if file is None:
             return None
         from robust201.dataset.parquet_rows import has_columns_of
@@ -305,21 +244,17 @@ class DatasetFolder:
 
         return file if CORRECT_BITS in column_names(file) else None
 
-    def read_outcomes(self, dataset: str, key: str, strength: float) -> "tuple[list[Any], list[str], Packed]":
-        """Read the packed outcomes of a key at a strength (see `parquet_rows.read_packed_outcomes`)."""
+    def read_outcomes(self, file: Path, strength: float) -> "tuple[list[Any], list[str], Packed]":
+        """Read the packed outcomes of a key's file at a strength (see `parquet_rows.read_packed_outcomes`)."""
         from robust201.dataset.parquet_rows import read_packed_outcomes
 
-        file = self.find_outcomes(dataset, key)
-        if file is None:
-            raise self.missing_file_error(dataset, key, CORRECT_BITS)
         ids, weights, packed = read_packed_outcomes(file, strength)
         self._check_ids(file, ids)
         return ids, weights, packed
 
     def find_images(self, dataset: str) -> Path | None:
-        """Return the table of the images to which per-image outcomes refer; it is next to the folder ``parquet``."""
-        root = self.path if self.parquet != self.path else self.path.resolve().parent
-        return _find_single_file([root / images_name(dataset)])
+        """Return the table of the images to which per-image outcomes refer."""
+        return _find_file([self.path / images_name(dataset)])
 
     # Rows
 
@@ -351,7 +286,9 @@ class DatasetFolder:
         identities = []
         for rows in self._iter_file(file, dataset, key, measurement, architecture):
             self._check_ids(file, dict.fromkeys(rows.architectures.tolist()))
-            identities.append(identify_rows(rows))
+            weights: Any = "" if rows.weights is None else rows.weights
+            columns = {"architecture": rows.architectures, "weights": weights, "strength": rows.strengths}
+            identities.append(pd.DataFrame(columns))
             yield rows if architecture is None else rows.take(rows.architectures == architecture)
         if identities and file.suffix == ".parquet":
             _check_complete(file, pd.concat(identities), strengths)
@@ -390,7 +327,7 @@ class DatasetFolder:
         """
         n_test = DATASETS[dataset].n_test if dataset in DATASETS else None
         selection = self.sweep_record.get("images")
-        if isinstance(selection, dict) and (n_selected := selection.get("count") or n_test):
+        if selection is not None and (n_selected := selection.get("count") or n_test):
             return float(n_selected)
         if (file := self.find_json(dataset, key, "cm")) is not None:
             value = read_first_value(file, (dataset, spellings(key), "cm"))
@@ -401,8 +338,7 @@ class DatasetFolder:
 
     def count_classes(self, dataset: str) -> int | None:
         """Return the number of classes of a dataset, from the first array with an axis of classes; None if unknown."""
-        measurements = [column.measurement for column in COLUMNS.values() if "classes" in column.dimensions]
-        for measurement in ("cm", *measurements):
+        for measurement in ("cm", "confidence"):
             for key in self.keys:
                 file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measurement)
                 if file is None:
@@ -416,8 +352,7 @@ class DatasetFolder:
 
     def missing_file_error(self, dataset: str, key: str, measurement: str) -> ResultsError:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
-        folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
-        datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self._keys_of_parquet().keys()
+        datasets = {path.name for path in self.path.iterdir() if path.is_dir()} | {*self._keys_by_dataset}
         task = task_of(key)
         measurements = self.possible_measurements(dataset, key)
         if dataset not in datasets:
@@ -433,19 +368,12 @@ class DatasetFolder:
             reason = (
                 "this is a partial export, see missing.json"
                 if is_partial_export
-                else "these results were not computed, or their file was not downloaded"
+                else "they were not computed, or their file was not downloaded"
             )
             problem = (
-                f"there is no file in {self.path / dataset}: {reason}. Export or download the file, or leave these "
-                "results out."
+                f"there is no file in {self.path / dataset}: {reason}. Export or download it, or omit these results."
             )
         return ResultsError(f"Reading failed for {dataset} {key} {measurement}: {problem}")
-
-
-def identify_rows(rows: RowBlock) -> pd.DataFrame:
-    """Return the architecture, the name of the weights (empty if there is none) and the strength of each row."""
-    weights: Any = "" if rows.weights is None else rows.weights
-    return pd.DataFrame({"architecture": rows.architectures, "weights": weights, "strength": rows.strengths})
 
 
 def _check_complete(path: Path, identities: pd.DataFrame, strengths: Sequence[float]) -> None:
@@ -469,16 +397,6 @@ def _check_complete(path: Path, identities: pd.DataFrame, strengths: Sequence[fl
     )
 
 
-def _check_spellings(content_by_key: Mapping[str, Any], file: Path) -> None:
-    """Raise ResultsError if a key occurs in both spellings."""
-    for key in content_by_key:
-        if len(key_spellings := [spelling for spelling in spellings(key) if spelling in content_by_key]) > 1:
-            raise ResultsError(
-                f"Reading failed for {file}: expected each key in one spelling, got {' and '.join(key_spellings)}. "
-                f"{ADVICE}"
-            )
-
-
 def _is_file(path: Path) -> bool:
     """Return whether a path is a file; False if its name is too long."""
     try:
@@ -489,41 +407,24 @@ def _is_file(path: Path) -> bool:
         raise
 
 
-def _find_single_file(candidates: Iterable[Path]) -> Path | None:
+def _find_file(candidates: Iterable[Path]) -> Path | None:
     """Return the candidate that exists, or None; candidates differ in the spelling of their key.
 
     Raises:
         ResultsError: there are files for both spellings.
     """
-    existing_files = [*filter(_is_file, candidates)]
-    if len(existing_files) > 1:
+    existing = [*filter(_is_file, candidates)]
+    if len(existing) > 1:
         raise ResultsError(
-            f"Reading failed for {existing_files[0]}: there is also {existing_files[1]}, with the other spelling of "
-            "the key. Remove the file that does not belong to this dataset."
+            f"Reading failed for {existing[0]}: there is also {existing[1]}, with the other spelling of the key. "
+            "Remove the file that does not belong to this dataset."
         )
-    return existing_files[0] if existing_files else None
-
-
-def as_folder(path: object) -> Path:
-    """Return a folder's path, which need not exist; raise ConfigError if the argument is not a path."""
-    if not isinstance(path, (str, Path)):
-        raise ConfigError(
-            f"Opening a dataset failed for {path!r}: expected the path of a folder, got {type(path).__name__}. Use "
-            "the path of the folder that contains meta.json, as text or as a pathlib.Path."
-        )
-    try:
-        Path(path).is_dir()
-    except OSError as error:
-        raise ConfigError(
-            f"Opening a dataset failed for {str(path)[:40]!r}: the folder cannot be read ({error.strerror}). "
-            "Check the path and its permissions."
-        ) from error
-    return Path(path)
+    return existing[0] if existing else None
 
 
 def _not_a_dataset_error(path: Path) -> ResultsError:
     problem = "it has no meta.json"
-    fix = "Use an export, the parquet folder of an export, or the published dataset"
+    fix = "Use an export or the published dataset"
     if (path / RESULTS_FOLDER_FILE).is_file():
         problem = "it contains the results of a sweep, not a dataset"
         fix = f"Run `robust201 export {path} --out DATASET`, with --partial if the sweep is unfinished"
@@ -531,10 +432,3 @@ def _not_a_dataset_error(path: Path) -> ResultsError:
         problem = "there is no such folder"
         fix = "Correct the path"
     return ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}.")
-
-
-def _wrong_content_error(file: Path, expected: str) -> ResultsError:
-    return ResultsError(
-        f"Opening a dataset failed for {file}: expected {expected}, but its content differs. Export or download the "
-        "dataset again."
-    )

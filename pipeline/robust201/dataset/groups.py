@@ -1,19 +1,18 @@
-"""Contents and format of an export: the sweep, its units with their results, and what is missing.
+"""Contents and format of an export: the sweep, its units with their results, what is missing, and how it is written.
 
 A unit is all evaluations of one network on one dataset under one key.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.records import Unit, Weights, content_digest
-from robust201.dataset.layout import PARQUET_FOLDER, parquet_name
+from robust201.core.records import Unit, Weights
 from robust201.dataset.row_batch import UnitResults
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import PREDICTIONS
@@ -26,6 +25,8 @@ def spell_key(task: Task, key_style: KeyStyle) -> str:
     """Return a task's key in a key style. The key of a custom task is the same in both styles."""
     return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
+
+Format = Literal["json", "parquet"]
 
 OutcomeEncoding = Literal["bits", "classes"]
 """``bits`` writes one bit per image (1 if it was classified correctly) instead of predicted classes.
@@ -59,15 +60,6 @@ class SweepFacts:
     weights: Mapping[str, Weights] = field(default_factory=dict)
     n_test: Mapping[str, int] = field(default_factory=dict)
     recorded_accuracies: Mapping[str, float] = field(default_factory=dict)
-
-    def count_evaluations(self, groups: "Iterable[Group]") -> "list[ProtocolCount]":
-        """Count the exported evaluations computed with each of the sweep's protocols."""
-        n_evaluations: Counter[str] = Counter()
-        for group in groups:
-            for unit in group.complete_units:
-                n_evaluations[unit.protocol] += len(group.strengths)
-        digests = {content_digest(payload): payload for payload in self.record["protocols"]}
-        return [ProtocolCount(digest, payload, n_evaluations[digest]) for digest, payload in digests.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,44 +112,46 @@ class Group:
         return len(self.missing_strengths) * len(self.strengths)
 
 
-@dataclass(frozen=True)
-class FileFormat:
-    """Format of result files (see `dataset.export.write_dataset`).
+@dataclass(frozen=True, eq=False)
+class Export:
+    """An export to write: what it contains, and how (see `dataset.export.write_dataset`).
 
     Attributes:
+        facts: facts about the sweep.
+        groups: the results.
+        formats: ``"json"``, ``"parquet"`` or both.
         key_style: spelling of keys.
-        round_to: number of decimals; None for exact values.
+        round_to: number of decimals in JSON; None for exact values.
         outcomes: how per-image outcomes are written; None if they are not written.
         labels: labels of the images by dataset, if outcomes are written.
     """
 
+    facts: SweepFacts
+    groups: Sequence[Group]
+    formats: Sequence[Format]
     key_style: KeyStyle
     round_to: int | None
-    outcomes: OutcomeEncoding | None = None
-    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    outcomes: OutcomeEncoding | None
+    labels: Mapping[str, NDArray[np.int64]]
+
+    @cached_property
+    def exported(self) -> list[Group]:
+        """The groups of which something is exported."""
+        return [group for group in self.groups if group.complete_units]
+
+    @cached_property
+    def weights(self) -> dict[str, Weights]:
+        """Weights by name if architectures have rows for several weights."""
+        names = weights_names(unit for group in self.exported for unit in group.units)
+        return {name: self.facts.weights[name] for name in names} if len(names) > 1 else {}
 
     @property
-    def omitted_measurements(self) -> tuple[str, ...]:
-        """Measurements that are not written, because packed outcomes replace them."""
-        return (PREDICTIONS,) if self.outcomes == "bits" else ()
+    def measurements(self) -> tuple[str, ...]:
+        """Written measurements of all keys except measures; packed outcomes replace predicted classes."""
+        return tuple(name for name in self.facts.measurements if (name, self.outcomes) != (PREDICTIONS, "bits"))
 
     def spell_key(self, group: Group) -> str:
         return spell_key(group.task, self.key_style)
-
-    def file_name(self, group: Group, content: str) -> str:
-        """Return the name of a result file, whose content is a measurement or `PARQUET_FOLDER`."""
-        if content == PARQUET_FOLDER:
-            return parquet_name(group.dataset, self.spell_key(group))
-        return f"{group.dataset}/{self.spell_key(group)}_{content}.json"
-
-
-@dataclass(frozen=True)
-class ProtocolCount:
-    """A protocol, and the number of exported evaluations that were computed with it."""
-
-    digest: str
-    payload: Mapping[str, Any]
-    n_evaluations: int
 
 
 def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:

@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
-from robust201.core.files import sha256_of
 from robust201.dataset.layout import IMAGES_FOLDER, PARQUET_FOLDER
-from robust201.dataset.listing import CHECKSUM_FILE, read_checksums
+from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 
 PAGE_FILE = "index.html"
 """File name of the report page."""
@@ -14,10 +13,7 @@ PAGE_FILE = "index.html"
 _FOLDERS_OF_EXPORTS = (f"{PARQUET_FOLDER}/*", f"{IMAGES_FOLDER}/*")
 """Files that belong to exports only; those that the new export lacks are deleted. Others, such as a licence, stay."""
 
-_NAME_PATTERN = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
-"""Pattern of a valid name on the Hub: no dot or hyphen at either end, no two in a row, and no .git at the end."""
-
-_TARGET_PATTERN = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME_PATTERN}/{_NAME_PATTERN})", re.ASCII)
+_TARGET_PATTERN = re.compile(r"hf://(?:datasets/)?(\w[\w.-]*/\w[\w.-]*)", re.ASCII)
 
 
 def parse_target(target: str) -> str:
@@ -27,7 +23,7 @@ def parse_target(target: str) -> str:
         raise ConfigError(
             f"Publishing failed for {target!r}: this is not a dataset on the Hugging Face Hub. Write hf://USER/NAME."
         )
-    return match["name"]
+    return match[1]
 
 
 def push(folder: Path, target: str, page: Path) -> str:
@@ -71,18 +67,7 @@ def push(folder: Path, target: str, page: Path) -> str:
 
 def _check_files(folder: Path) -> list[str]:
     """Compare an export's files with its listing, and return their names."""
-    listed_digests = read_checksums(folder)
-    if not listed_digests:
-        raise ResultsError(
-            f"Publishing failed for {folder}: the folder has no {CHECKSUM_FILE}, so it is not a complete export. "
-            "Export the dataset with `robust201 export`."
-        )
-    for name, sha256 in listed_digests.items():
-        path = folder / name
-        if not path.is_file() or sha256_of(path) != sha256:
-            raise ResultsError(
-                f"Publishing failed for {path}: the file "
-                f"{f'does not match {CHECKSUM_FILE}' if path.is_file() else 'is missing'}. Export the dataset again; "
-                f"`robust201 verify {folder}` checks all files."
-            )
-    return [*listed_digests, CHECKSUM_FILE]
+    digests = read_listing(folder)
+    if problem := next(check_listing(folder, digests), None):
+        raise ResultsError(problem)
+    return [*digests, CHECKSUM_FILE]

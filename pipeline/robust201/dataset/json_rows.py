@@ -18,18 +18,8 @@ from robust201.tasks.columns import MEASUREMENTS, fields_of
 CHUNK_BYTES = 1 << 22
 """Number of bytes that are read at once."""
 
-MAX_WHOLE_BYTES = 1 << 27
-"""Maximum size of a file of numbers, such as accuracies, that is parsed as a whole."""
-
 HEAD_BYTES = 1 << 12
 """Maximum number of bytes before the first id: brackets, and the names of the dataset, key and measurement."""
-
-MAX_VALUE_BYTES = 1 << 28
-"""Maximum size of a value.
-
-Without this limit, a value in a damaged file that lacks the next id would extend to the end of the file and might
-exceed the memory.
-"""
 
 _BYTES_PER_BLOCK = 1 << 20
 """Approximate size of the text of the values in one `RowBlock`."""
@@ -97,8 +87,7 @@ def iter_json_rows(
     """
     block: list[tuple[str, list[Any]]] = []
     n_bytes = 0
-    is_small = not _has_arrays(names[2]) and file.stat().st_size <= MAX_WHOLE_BYTES
-    for identifier, n_value_bytes, value in (_read_values if is_small else _iter_values)(file, *names):
+    for identifier, n_value_bytes, value in _iter_values(file, *names):
         values = [value] if is_single else _values_by_strength(file, identifier, value, len(strengths))
         block.append((identifier, values))
         n_bytes += n_value_bytes
@@ -112,26 +101,6 @@ def iter_json_rows(
 def read_first_value(file: Path, names: tuple[str, tuple[str, ...], str]) -> Any:
     """Return the first value of a file (see `iter_json_rows`) unchecked; None if there is none."""
     return next((value for _, _, value in _iter_values(file, *names)), None)
-
-
-def _has_arrays(measurement: str) -> bool:
-    return any(column.dimensions for column in MEASUREMENTS.get(measurement, {}).values())
-
-
-def _read_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, int, Any]]:
-    """Yield the id, size in bytes and value of each architecture of a file that is parsed as a whole."""
-    text = file.read_bytes()
-    end_of_head = _find_end_of_head(text, file, dataset, keys, measurement)
-    try:
-        values = next(iter(next(iter(next(iter(orjson.loads(text).values())).values())).values()))
-    except (ValueError, AttributeError) as error:
-        raise damaged_file_error(file, error) from error
-    n_bytes = len(text) // max(1, len(values))
-    if text.count(b'"', end_of_head) != 2 * len(values):
-        raise _malformed_error(file, "an id twice, other names, or text")
-    for identifier, value in values.items():
-        _check_id(file, identifier)
-        yield identifier, n_bytes, value
 
 
 def _check_id(file: Path, identifier: str) -> None:
@@ -228,8 +197,6 @@ def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: s
                 raise _malformed_error(file, f"the id {identifier!r} twice")
             seen_ids.add(identifier)
         buffer = buffer[start:]
-        if len(buffer) > MAX_VALUE_BYTES:
-            raise _malformed_error(file, f"more than {MAX_VALUE_BYTES >> 20} MiB without the end of a value")
         chunk = next(chunks, b"")
         if not chunk:
             break

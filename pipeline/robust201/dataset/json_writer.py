@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from robust201.core.errors import StorageError
 from robust201.core.records import Unit
@@ -59,35 +58,22 @@ def iter_unit_texts(measurement: str, batch: RowBatch, round_to: int | None = No
 
 def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None) -> list[bytes]:
     """Return the JSON texts of a column, one per evaluation. Raises the same errors as `iter_unit_texts`."""
-    column = batch.columns[name]
+    values = batch.columns[name]
+    # In columns that are computed from `cm`, NaN is an error. In others, it stands for a mean over zero images.
+    is_from_counts = name in COLUMNS and COLUMNS[name].value_from_counts is not None
     try:
-        if isinstance(column, list):
-            return [array_text(_reject_nan_accuracies(name, array), round_to) for array in column]
-        return array_texts(_reject_nan_accuracies(name, column), round_to)
-    except ValueError:
-        evaluations = ((unit, strength) for unit in batch.units for strength in unit.strengths)
-        for (unit, strength), array in zip(evaluations, column, strict=True):
-            try:
-                array_text(_reject_nan_accuracies(name, array), round_to)
-            except ValueError as error:
-                raise StorageError(
-                    f"Exporting failed for {unit.label} {measurement} at {strength:g}: {error}. "
-                    "Run `robust201 verify` on the results folder."
-                ) from error
-        raise
+        if is_from_counts and np.isnan(values).any():
+            raise ValueError(f"{name} is NaN")  # noqa: TRY301
+        if isinstance(values, list):
+            return [array_text(array, round_to) for array in values]
+        return array_texts(values, round_to)
+    except ValueError as error:
+        first, last = batch.units[0].label, batch.units[-1].label
+        raise StorageError(
+            f"Exporting failed for {measurement} of {first} to {last}: {error}. Run `robust201 verify` on the results "
+            "folder."
+        ) from error
 
 
 def _is_single(unit: Unit) -> bool:
     return unit.key == "clean" or (bool(unit.columns) and len(unit.strengths) == 1)
-
-
-def _reject_nan_accuracies(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, or raise ValueError if it contains NaN in a column that is computed from `cm`.
-
-    An example of such a column is `accuracy`. In other columns, NaN stands for a missing number, such as a mean over
-    zero images.
-    """
-    column = COLUMNS.get(name)
-    if column is not None and column.value_from_counts is not None and np.isnan(array).any():
-        raise ValueError(f"{name} is NaN")
-    return array

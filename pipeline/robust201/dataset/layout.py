@@ -71,7 +71,7 @@ def is_dataset(folder: Path) -> bool:
     """Return whether a folder is an exported or published dataset; a sweep's results folder is not."""
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return False
-    return (folder / META_FILE).is_file() or (folder / PARQUET_FOLDER).is_dir() or any(folder.glob("dataset=*"))
+    return (folder / META_FILE).is_file()
 
 
 def parse_architecture_id(identifier: str) -> ArchitectureId:

@@ -4,12 +4,11 @@
 be checked.
 """
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from robust201.core.errors import ResultsError, RobustWarning
+from robust201.core.errors import ResultsError
 from robust201.core.files import sha256_of
 
 CHECKSUM_FILE = "SHA256SUMS"
@@ -20,12 +19,8 @@ The folder of an export is replaced as a whole, when all its files and this list
 
 REEXPORT = "Export the dataset again."
 
-_LINE = re.compile(r"([0-9a-f]{64})  (?!/|\.\./)((?:(?!/\.\./)[^\r\n])+)")
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 """A line: a digest, and a path below the folder."""
-
-
-class MissingFilesWarning(RobustWarning):
-    """Files that a dataset's listings name are missing, so results are incomplete."""
 
 
 def read_listing(folder: Path) -> dict[str, str]:
@@ -62,36 +57,6 @@ def read_checksums(folder: Path) -> Mapping[str, str]:
         return {}
 
 
-def key_of_parquet(name: str) -> tuple[str, str] | None:
-    """Return the dataset and key in the listed name of a Parquet file; None for other files."""
-    folder_pairs = [folder_name.partition("=") for folder_name in PurePosixPath(name).parts[-3:]]
-    if len(folder_pairs) != 3 or (folder_pairs[0][0], folder_pairs[1][0]) != ("dataset", "key"):
-        return None
-    return folder_pairs[0][2], folder_pairs[1][2]
-
-
-def find_missing_results(folder: Path) -> list[str]:
-    """Return the names of listed files of results that are missing, unless the folder has all files of one format."""
-    listed = [name for name in read_checksums(folder) if key_of_parquet(name) or ("/" in name and ".json" in name)]
-    missing = [
-        [name for name in listed if name.endswith(suffix) and not (folder / name).is_file()]
-        for suffix in (".parquet", ".json")
-        if any(name.endswith(suffix) for name in listed)
-    ]
-    return min(missing, key=len, default=[])
-
-
-def describe_missing_files(path: Path, names: Iterable[str]) -> str:
-    """Return the text of a warning that listed files are missing."""
-    missing_names = sorted(names)
-    others = ", …" if len(missing_names) > 1 else ""
-    verb_phrase = "file is" if len(missing_names) == 1 else "files are"
-    return (
-        f"{len(missing_names):,} listed {verb_phrase} not in {path} ({missing_names[0]}{others}), because of deletion "
-        "or an incomplete download, so results are missing"
-    )
-
-
 def listing_text(digests: Mapping[str, str]) -> str:
     """Return the content of a listing; names are relative to the folder."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
@@ -106,13 +71,3 @@ def check_listing(folder: Path, digests: Mapping[str, str]) -> Iterator[str]:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except OSError as error:
             yield f"Verifying failed for {path}: expected a file, got none that can be read ({error}). {REEXPORT}"
-    for name in sorted({*_iter_files(folder)} - digests.keys() - {CHECKSUM_FILE}):
-        message = f"{CHECKSUM_FILE} does not list this file. Remove it, or export to a new folder."
-        yield f"Verifying failed for {folder / name}: {message}"
-
-
-def _iter_files(root: Path) -> Iterator[str]:
-    """Yield the files below a folder, except in folders whose names begin with a dot, such as ``.git``."""
-    for parent, subfolders, files in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name[0] != "."]
-        yield from (Path(parent, name).relative_to(root).as_posix() for name in files if name[0] != ".")

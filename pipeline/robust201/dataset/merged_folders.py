@@ -1,4 +1,4 @@
-"""Several folders of datasets as one, restricted to some networks, keys and weights."""
+"""Several folders of datasets as one, restricted to some networks, keys and weights; all accuracies as one table."""
 
 import copy
 import itertools
@@ -12,13 +12,10 @@ import pandas as pd
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import (
-    CLEAN_STRENGTH,
     ArchitectureId,
     canonical_json,
-    content_digest,
 )
-from robust201.dataset.arguments import as_name, as_names
-from robust201.dataset.folder import DatasetFolder, as_folder
+from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.layout import (
     CLEAN,
     WEIGHTS_SEPARATOR,
@@ -33,6 +30,8 @@ from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
 
 NameOrNames = str | Sequence[str]
+
+TABLE_COLUMNS = ["dataset", "key", "strength", "network", "accuracy", "n_images", "kind", "standard_error"]
 
 
 class MergedFolders:
@@ -51,12 +50,12 @@ class MergedFolders:
             weights: name of the weights whose results are read by default; only needed if there are several.
 
         Raises:
-            ConfigError: an argument is not a path, the folders are for different spaces, a dataset has different
-                numbers of classes in different folders, or there are no weights with this name.
+            ConfigError: the folders are for different spaces, or there are no weights with
+                this name.
             ResultsError: a folder does not exist, or its meta.json is missing or invalid.
             FormatVersionError: sweep.json has a format that this version does not know.
         """
-        self.folders = tuple(DatasetFolder(as_folder(folder)) for folder in (path, *others))
+        self.folders = tuple(DatasetFolder(Path(folder)) for folder in (path, *others))
         first = self.folders[0]
         self.path = first.path
         self.sweep = first.sweep if len(self.folders) == 1 else None
@@ -79,20 +78,16 @@ class MergedFolders:
         self._set_weights(weights)
 
     def _check_folders(self) -> None:
-        """Raise ConfigError if folders are for different spaces, or differ in the number of a dataset's classes."""
+        """Raise ConfigError if folders are for different spaces."""
         first = self.folders[0]
         for folder in self.folders[1:]:
             # In a space of cells, `ids` contains all cells. In other spaces, it contains evaluated architectures only.
             is_same = first.space is None or folder.meta["ids"] == first.meta["ids"]
             if folder.space_name != first.space_name or not is_same:
-                expected = f"the architectures of {first.path}, got architectures of another space"
-                raise _incompatible_folder_error(folder, expected)
-        for dataset in _union(folder.datasets for folder in self.folders) if len(self.folders) > 1 else ():
-            counts = [(folder, count) for folder in self.folders if (count := folder.count_classes(dataset))]
-            for folder, count in counts[1:]:
-                if count != counts[0][1]:
-                    expected = f"{counts[0][1]} classes of {dataset}, as in {counts[0][0].path}, got {count}"
-                    raise _incompatible_folder_error(folder, expected)
+                raise ConfigError(
+                    f"Opening several datasets failed for {folder.path}: expected the architectures of {first.path}, "
+                    "got architectures of another space. Use folders of the same space."
+                )
 
     def _set_meta(self, meta: dict[str, Any]) -> None:
         """Set the attributes that depend on the ids, and on the selected keys."""
@@ -117,7 +112,7 @@ class MergedFolders:
         self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_measure + self.keys_other
 
     def _set_weights(self, weights: str | None) -> None:
-        if weights is not None and as_name(weights, "weights") not in self.weights:
+        if weights is not None and weights not in self.weights:
             names = self.weights
             problem = f"expected {', '.join(names)}" if names else "the folder's weights have no names"
             advice = did_you_mean(weights, names) if names else " Omit the name."
@@ -147,8 +142,8 @@ class MergedFolders:
         """
         selected = copy.copy(self)
         if keys is not None:
-            selected._keys = frozenset({CLEAN, *self._find_keys(as_names(keys, "key"))})
-        selected._is_separated = any(self._separate_weights(folder) for folder in self.folders)
+            selected._keys = frozenset({CLEAN, *self._find_keys(as_names(keys))})
+        selected._is_separated = self._weights is None and any(len(folder.weights) > 1 for folder in self.folders)
         if networks is not None:
             network_list: list[int | str] = [networks] if isinstance(networks, str) else [*networks]
             selected._networks = frozenset(self._find_network_name(network) for network in network_list)
@@ -203,20 +198,6 @@ class MergedFolders:
         ]
         return list(dict.fromkeys(str(name) for table in tables for name in table.unique()))
 
-    def _separate_weights(self, folder: DatasetFolder) -> list[str]:
-        """Return the names of a folder's sets of weights with accuracies; empty unless there are several."""
-        names = folder.weights
-        if self._weights is not None or len(names) < 2:
-            return []
-        evaluated = {
-            name
-            for dataset, key in itertools.product(folder.datasets, folder.keys)
-            if folder.kind_of(key) != "measure" and folder.find(dataset, key, "accuracy") is not None
-            for name in self._table_of(folder, dataset, key, "accuracy")["weights"].unique()
-        }
-        found = [name for name in names if name in evaluated]
-        return found if len(found) > 1 else []
-
     def with_weights(self, weights: str | None) -> Self:
         """Return a dataset that reads only the results of the weights with this name; `self` if the name is None.
 
@@ -247,11 +228,9 @@ class MergedFolders:
             elif self._weights not in folder.weights:
                 architectures = architectures[:0]
         elif self._is_separated:
-            if separate := self._separate_weights(folder):
-                is_known = weights.isin(separate)
-                architectures = architectures[is_known].astype(str) + WEIGHTS_SEPARATOR + weights[is_known].astype(str)
-            else:
-                architectures = architectures.astype(str)
+            architectures = architectures.astype(str)
+            if len(folder.weights) > 1:
+                architectures = architectures + WEIGHTS_SEPARATOR + weights.astype(str)
         elif (names := weights.unique()).size > 1:
             raise ConfigError(
                 f"Reading failed for {file_name} of {folder.path}: expected weights {' or '.join(map(repr, names))}, "
@@ -296,12 +275,11 @@ class MergedFolders:
             if canonical_json(protocol) != canonical_json(first_protocol):
                 from robust201.sweep.protocol import list_differences
 
-                digests = (content_digest(payload)[:8] for payload in (first_protocol, protocol))
                 raise ConfigError(
                     f"Reading {key} of {dataset} failed for {first_folder.path} and {folder.path}: their protocols "
-                    f"{' and '.join(digests)} differ ({', '.join(list_differences(first_protocol, protocol))}). "
-                    "Read the folders one by one, or show both in one figure: `robust201 plot measure-correlations "
-                    "FIRST --measures SECOND --out FILE`."
+                    f"differ ({', '.join(list_differences(first_protocol, protocol))}). Read the folders one by one, "
+                    "or show both in one figure: `robust201 plot measure-correlations FIRST --measures SECOND --out "
+                    "FILE`."
                 )
 
     def kind_of(self, key: str) -> str:
@@ -324,9 +302,8 @@ class MergedFolders:
         """Return the names of a key's measurements.
 
         The attribute `measures` lists the measurements of clean images, attacks and corruptions. A measure's
-        measurements are its columns. An unknown key's measurements are those in its files.
+        measurements are its columns.
         """
-        dataset, key = as_name(dataset, "dataset"), as_name(key, "key")
         return _union(folder.measurements_of(dataset, key) for folder in self.folders)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
@@ -335,20 +312,12 @@ class MergedFolders:
         Returns:
             Epsilons (in units of 1/255 in an L∞ ball), severities, or ``(0.0,)`` for ``clean`` and measures.
         """
-        dataset, key = as_name(dataset, "dataset"), as_name(key, "key")
         folders = [folder for folder in self.folders if folder.has_key(dataset, key)]
         if not folders:
             folders = [next((folder for folder in self.folders if folder.mentions_key(key)), self.folders[0])]
         if len(folders) == 1:
             return folders[0].strengths(dataset, key)
         return tuple(sorted({strength for folder in folders for strength in folder.strengths(dataset, key)}))
-
-    def uses_clean_at_zero(self, dataset: str, key: str) -> bool:
-        """Return whether a key is an attack whose strength 0 means clean images, because it was not evaluated at 0.
-
-        Attacks without a norm ball, such as grids of rotations, are only evaluated at strength 0.
-        """
-        return self.kind_of(key) == "attack" and CLEAN_STRENGTH not in self.strengths(dataset, key)
 
     def _has_single_value(self, dataset: str, key: str) -> bool:
         kind = self.kind_of(key)
@@ -371,19 +340,65 @@ class MergedFolders:
         return table.drop_duplicates(["architecture", "strength"], keep="last") if len(tables) > 1 else table
 
     def _table_of(self, folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
-        """Return the rows of one folder; tables of numbers stay in memory until their file changes."""
-        file = folder.find(dataset, key, measurement)
-        if not is_scalar(measurement) or file is None:
+        """Return the rows of one folder; tables of numbers stay in memory."""
+        if not is_scalar(measurement):
             return read_key_table(folder, dataset, key, measurement)
-        status = file.stat()
-        name = (file, measurement)
-        stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
-        if (cached := self._tables.get((*name, *stamp))) is not None:
-            return cached
-        for outdated in [entry for entry in self._tables if entry[:2] == name]:
-            self._tables.pop(outdated, None)
-        self._tables[(*name, *stamp)] = table = read_key_table(folder, dataset, key, measurement)
-        return table
+        name = (folder, dataset, paper_key(key), measurement)
+        if name not in self._tables:
+            self._tables[name] = read_key_table(folder, dataset, key, measurement)
+        return self._tables[name]
+
+    def accuracies(self, dataset: str, column: str = "accuracy") -> pd.DataFrame:
+        """Return all accuracies of a dataset, or the numbers of images (`n_images`) on which they were computed.
+
+        Accuracies of attacks do not include the clean accuracies.
+
+        Returns:
+            float64 by architecture (index, ascending) and (key, strength). Keys are in the paper's style and in the
+            order of `TASKS`, and strengths are ascending. Missing evaluations are NaN. There are no columns if all are
+            missing.
+        """
+        rows = self._collect([dataset])
+        if not len(rows):
+            return pd.DataFrame()
+        networks, positions = np.unique(rows["network"].to_numpy(), return_inverse=True)
+        evaluations = rows.groupby(["key", "strength"], observed=True)
+        # An architecture's numbers must be contiguous, because the last bits of their sum depend on the memory layout.
+        values = np.full((len(networks), evaluations.ngroups), np.nan)
+        values[positions, evaluations.ngroup()] = rows[column]
+        names = pd.MultiIndex.from_tuples(evaluations.groups.keys(), names=["key", "strength"])  # type: ignore[arg-type]
+        return pd.DataFrame(values, pd.Index(networks, name="architecture"), names, copy=False)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All accuracies.
+
+        Returns:
+            One row per dataset, key, strength and network: `dataset` and `key` (categories, in the paper's style),
+            `strength` (float64), `network` (int64 or text), `accuracy`, `n_images` (NaN if unknown), `kind` (category:
+            ``counted``, since all images were evaluated) and `standard_error` (over samples of images; NaN if the
+            number of images is unknown). Rows of `robust201.sampling.estimate` have the same columns, but their errors
+            are those of the choice of images: 0 for the kind ``counted``, more for ``estimated``.
+        """
+        return self._collect(self.data)
+
+    def _collect(self, datasets: Sequence[str]) -> pd.DataFrame:
+        """Return the rows of `table` for some datasets."""
+        keys = sort_by_task_order(self.keys_all)
+        pairs = [pair for pair in itertools.product(datasets, keys) if self.has(*pair)]
+        tables = [self.read_table(*pair) for pair in pairs]
+        if not tables:
+            return pd.DataFrame(columns=TABLE_COLUMNS)
+        rows = pd.concat(tables, ignore_index=True).rename(columns={"architecture": "network", "value": "accuracy"})
+        lengths = list(map(len, tables))
+        for name, values in zip(("dataset", "key"), zip(*pairs, strict=True), strict=True):
+            texts = list(map(paper_key, values)) if name == "key" else list(values)
+            categories = list(dict.fromkeys(texts))
+            codes = np.repeat([categories.index(text) for text in texts], lengths)
+            rows[name] = pd.Categorical.from_codes(codes, pd.Index(categories))
+        rows["kind"] = pd.Categorical.from_codes(np.zeros(len(rows), np.int8), pd.Index(["counted"]))
+        rows["standard_error"] = np.sqrt(rows["accuracy"] * (1 - rows["accuracy"]) / rows["n_images"])
+        return rows[TABLE_COLUMNS]
 
     def iter_rows(
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None
@@ -448,12 +463,10 @@ class MergedFolders:
         )
 
 
+def as_names(names: NameOrNames) -> list[str]:
+    """Return a name or several names as a list."""
+    return [names] if isinstance(names, str) else [*names]
+
+
 def _union(name_lists: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for name_list in name_lists for name in name_list))
-
-
-def _incompatible_folder_error(folder: DatasetFolder, expected: str) -> ConfigError:
-    return ConfigError(
-        f"Opening several datasets failed for {folder.path}: expected {expected}. Use folders of the same space and "
-        "the same datasets."
-    )

@@ -14,7 +14,7 @@ from robust201.statistics.outcomes import Packed, count_correct, unpack_outcomes
 from robust201.tasks.columns import CORRECT_BITS
 
 if TYPE_CHECKING:
-    from robust201.dataset.result_tables import ResultTables
+    from robust201.dataset.merged_folders import MergedFolders
 
 _MAX_ROUNDING_ERROR = 5.1e-4
 """Maximum difference between an accuracy with three decimals, as published, and the exact fraction."""
@@ -60,18 +60,19 @@ class Outcomes:
         return Outcomes(selected_architectures, self.packed[rows], self.n_images)
 
 
-def has_outcomes_of(reader: "ResultTables", dataset: str, key: str) -> bool:
+def has_outcomes_of(reader: "MergedFolders", dataset: str, key: str) -> bool:
     """Return whether any of the folders has a key's outcomes and the table of their images."""
     return any(folder.find_outcomes(dataset, key) and folder.find_images(dataset) for folder in reader.folders)
 
 
-def read_image_outcomes(reader: "ResultTables", dataset: str, key: str, strength: float) -> Outcomes:
+def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes:
     """Read the outcomes of all networks (see `Dataset.outcomes`)."""
     packed_by_network: dict[Any, NDArray[np.uint8]] = {}
     for folder in reader.folders:
-        if not folder.find_outcomes(dataset, key) or strength not in folder.strengths(dataset, key):
+        file = folder.find_outcomes(dataset, key)
+        if file is None or strength not in folder.strengths(dataset, key):
             continue
-        ids, weights, packed = folder.read_outcomes(dataset, key, strength)
+        ids, weights, packed = folder.read_outcomes(file, strength)
         names = reader.name_networks(folder, f"{dataset} {key}", pd.Series(ids), pd.Series(weights, dtype=object))
         packed_by_network |= dict(zip(names.tolist(), packed[names.index.to_numpy(np.int64)], strict=True))
     if not packed_by_network:
@@ -81,17 +82,10 @@ def read_image_outcomes(reader: "ResultTables", dataset: str, key: str, strength
             "bits."
         )
     n_images, networks = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
-    sizes = {len(bits) for bits in packed_by_network.values()}
-    if sizes != {-(-n_images // 8)}:
-        raise ResultsError(
-            f"Reading outcomes failed for {dataset} {key} of {reader.path}: expected {-(-n_images // 8)} bytes per row "
-            f"for the {n_images:,} images in the table of images, got {', '.join(map(str, sorted(sizes)))}. Export or "
-            "download the dataset again."
-        )
     return Outcomes(tuple(networks), np.stack([packed_by_network[network] for network in networks]), n_images)
 
 
-def checked_outcomes(reader: "ResultTables", dataset: str, key: str, strength: float) -> Outcomes | None:
+def checked_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes | None:
     """Read outcomes, and check that they agree with the accuracies; return None if there are no outcomes.
 
     Raises:
@@ -114,7 +108,7 @@ def checked_outcomes(reader: "ResultTables", dataset: str, key: str, strength: f
     return outcomes
 
 
-def read_images(reader: "ResultTables", dataset: str) -> dict[str, NDArray[Any]]:
+def read_images(reader: "MergedFolders", dataset: str) -> dict[str, NDArray[Any]]:
     """Read the table of images to which outcomes refer: `row`, `label` and `sha256` by position.
 
     All folders must have the same table, even for keys that only one folder has, because outcomes of several keys may

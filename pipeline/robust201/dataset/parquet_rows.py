@@ -4,7 +4,7 @@ Arrow's threads are not used, so that reading also works after a fork. Functions
 damaged.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -17,14 +17,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.core.records import ArchitectureId, format_architecture
+from robust201.core.records import ArchitectureId
 from robust201.dataset.row_block import RowBlock, make_ids
 from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import (
     COLUMNS,
     CORRECT_BITS,
-    DESCRIPTIVE_COLUMNS,
     MEASUREMENTS,
     column_sources,
     fields_of,
@@ -55,12 +54,6 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """
     with _convert_damage_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         yield file
-
-
-def read_file(path: Path) -> pa.Table:
-    """Return all columns and rows of a file."""
-    with _open_parquet(path) as file:
-        return file.read()
 
 
 def stamp_of(path: Path) -> tuple[str, int, int]:
@@ -99,33 +92,6 @@ def column_names(path: Path) -> list[str]:
 def has_columns_of(path: Path, measurement: str) -> bool:
     """Return whether a file has all columns of a measurement."""
     return column_sources(measurement).keys() <= {*column_names(path)}
-
-
-def measurements_in(path: Path) -> list[str]:
-    """Return the names of a file's measurements."""
-    measurements = [measurement for measurement in MEASUREMENTS if has_columns_of(path, measurement)]
-    known_columns = {
-        *DESCRIPTIVE_COLUMNS,
-        CORRECT_BITS,
-        *(column for measurement in MEASUREMENTS for column in column_sources(measurement)),
-    }
-    return [*measurements, *(name for name in column_names(path) if name not in known_columns)]
-
-
-def read_ids(path: Path) -> list[str]:
-    """Return the ids of a file's architectures."""
-    return [str(name) for name in _distinct_values(path, "architecture")]
-
-
-def read_weights_names(path: Path) -> list[str]:
-    """Return the names of the weights in a file; empty if the file has no such column."""
-    return [str(name) for name in _distinct_values(path, "weights")]
-
-
-def read_strengths(path: Path) -> tuple[float, ...]:
-    """Return a file's strengths, ascending."""
-    _check_columns(path)
-    return tuple(sorted(_distinct_values(path, "strength")))
 
 
 def read_n_classes(path: Path) -> int | None:
@@ -185,7 +151,10 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
         try:
             check_column(name, columns[name])
         except ValueError as error:
-            raise _find_invalid_row(path, architectures.to_pylist(), measurement, name, columns[name], error) from error
+            raise ResultsError(
+                f"Reading {measurement} failed for {path}: expected {describe_measurement(measurement)}, got {error}. "
+                f"{ADVICE}"
+            ) from error
     return RowBlock(
         architectures.to_numpy().astype(np.int64)
         if pa.types.is_integer(architectures.type)
@@ -194,22 +163,6 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
         table["strength"].to_numpy(),
         table["n_images"].to_numpy().astype(np.float64) if "n_images" in table.column_names else None,
         columns,
-    )
-
-
-def _find_invalid_row(
-    path: Path, architectures: Sequence[Any], measurement: str, name: str, array: NDArray[Any], error: ValueError
-) -> ResultsError:
-    architecture = architectures[0]
-    for position, candidate in enumerate(architectures):
-        try:
-            check_column(name, array[position : position + 1])
-        except ValueError:
-            architecture = candidate
-            break
-    return ResultsError(
-        f"Reading {format_architecture(architecture)} {measurement} failed for {path}: expected "
-        f"{describe_measurement(measurement)}, got {error}. {ADVICE}"
     )
 
 
@@ -251,24 +204,9 @@ def _shape_error(path: Path, source: str, lengths: Iterable[Any]) -> ResultsErro
 
 
 def _check_columns(path: Path) -> None:
-    schema = _read_schema_of(stamp_of(path))
     for name in ("architecture", "strength", "key"):
-        if name not in schema.names:
+        if name not in column_names(path):
             raise _malformed_error(path, f"no column `{name}`")
-    for name, is_valid in (("architecture", _is_id(schema)), ("strength", _is_float(schema))):
-        if not is_valid:
-            raise _malformed_error(path, f"a column `{name}` of type {schema.field(name).type}")
-
-
-def _is_id(schema: pa.Schema) -> bool:
-    dtype = schema.field("architecture").type
-    value_type = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
-    types = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
-    return any(is_type(value_type) for is_type in types)
-
-
-def _is_float(schema: pa.Schema) -> bool:
-    return bool(pa.types.is_floating(schema.field("strength").type))
 
 
 def _malformed_error(path: Path, fault: str) -> ResultsError:

@@ -14,34 +14,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from robust201.core.records import Unit, Weights
+from robust201.core.records import Weights
 from robust201.dataset.published_layout import CATEGORICAL, MATRIX, ParquetColumn, layout_of, parquet_columns
-from robust201.dataset.row_batch import RowBatch, StoredColumn, count_bytes
-from robust201.dataset.shard_rows import UnitRows
+from robust201.dataset.row_batch import RowBatch, StoredColumn
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.tasks.columns import CORRECT_BITS, PREDICTIONS, count_classes
-
-MIN_ROW_GROUP_BYTES = 16 << 20
-"""Minimum size of all row groups except the last, in memory before compression."""
 
 _COLUMNS_WITH_STATISTICS = ("architecture", "strength", "accuracy")
 """Columns with statistics, such as minimum and maximum, of each row group."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ParquetFormat:
-    """Format of a Parquet file with all measurements under one key on one dataset.
+class KeyFormat:
+    """What the files of a key contain besides its results.
 
     Attributes:
         dataset: name of the dataset.
-        key: the key as it is spelled in the file.
+        key: the key as it is spelled in files.
         measurements: names of the measurements, or a measure's columns.
         space: name of the search space.
         strength_description: description of the column `strength`.
         is_measure: whether the key is a measure.
         n_classes: number of classes, for rows whose values do not determine it; None if unknown.
         weights: weights by name, if architectures have rows for several weights.
-        metadata: metadata of the schema.
         labels: (N,) labels of the images, if packed outcomes are written.
     """
 
@@ -53,7 +48,6 @@ class ParquetFormat:
     is_measure: bool = False
     n_classes: int | None = None
     weights: Mapping[str, Weights] = field(default_factory=dict)
-    metadata: Mapping[bytes, bytes] | None = None
     labels: NDArray[np.int64] | None = None
 
     def columns(self, first_batch: RowBatch) -> dict[str, ParquetColumn]:
@@ -71,42 +65,28 @@ class ParquetFormat:
 
 
 class ParquetWriter:
-    """Writes a Parquet file; `columns` are those of its format, and empty if there are no rows."""
+    """Writes a Parquet file, one row group per batch; its columns are known once it has the first batch."""
 
-    def __init__(self, stream: BinaryIO, form: ParquetFormat) -> None:
+    def __init__(self, stream: BinaryIO, form: KeyFormat) -> None:
         self._stream, self._format = stream, form
-        self._pending: list[tuple[Unit, UnitRows]] = []
-        self._pending_bytes = 0
         self._writer: pq.ParquetWriter | None = None
         self.columns: dict[str, ParquetColumn] = {}
 
-    def add(self, unit: Unit, rows: UnitRows) -> None:
-        self._pending.append((unit, rows))
-        self._pending_bytes += count_bytes(rows)
-        if self._pending_bytes >= MIN_ROW_GROUP_BYTES:
-            self._write_row_group()
-
-    def close(self) -> None:
-        if self._pending or self._writer is None:
-            self._write_row_group()
-        assert self._writer is not None  # noqa: S101 - opened with the first row group
-        self._writer.close()
-
-    def _write_row_group(self) -> None:
-        batch = RowBatch.of(self._pending)
-        self._pending, self._pending_bytes = [], 0
-        if self._writer is None:
-            self._open(batch)
-        assert self._writer is not None  # noqa: S101
+    def add(self, batch: RowBatch) -> None:
+        self._writer = self._writer or self._open(batch)
         table = self._make_table(batch)
         self._writer.write_table(table, row_group_size=len(table))
 
-    def _open(self, first_batch: RowBatch) -> None:
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self, first_batch: RowBatch) -> pq.ParquetWriter:
         self.columns = columns = self._format.columns(first_batch)
         matrix_columns = [
             f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
         ]
-        self._writer = pq.ParquetWriter(
+        return pq.ParquetWriter(
             pa.PythonFile(self._stream, mode="w"),
             self._schema,
             compression="zstd",
@@ -122,7 +102,7 @@ class ParquetWriter:
             pa.field(name, column.dtype, metadata={"description": column.meaning})
             for name, column in self.columns.items()
         ]
-        return pa.schema(fields, metadata=self._format.metadata)
+        return pa.schema(fields)
 
     def _make_table(self, batch: RowBatch) -> pa.Table:
         form, columns = self._format, self.columns

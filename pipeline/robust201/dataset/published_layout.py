@@ -36,10 +36,6 @@ class ParquetColumn(NamedTuple):
     source_column: ColumnSource | None = None
 
     @property
-    def is_list(self) -> bool:
-        return bool(pa.types.is_list(self.dtype))
-
-    @property
     def element_type(self) -> pa.DataType:
         element_type = self.dtype
         while pa.types.is_list(element_type):

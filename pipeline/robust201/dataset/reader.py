@@ -7,8 +7,10 @@ measures and results of other spaces, and returns results as a pandas DataFrame.
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+import math
+import numbers
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -19,13 +21,14 @@ from robust201.core.records import (
     format_architecture,
 )
 from robust201.dataset.layout import (
+    CLEAN,
     PUBLISHED_DATASETS,
     format_id,
     kind_of,
     parse_architecture_id,
     spellings,
 )
-from robust201.statistics.intervals import accuracy_intervals
+from robust201.dataset.table import is_scalar
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
@@ -34,9 +37,7 @@ if TYPE_CHECKING:
 
     from robust201.dataset.derived import DerivedMetrics
     from robust201.dataset.outcomes import Outcomes
-from robust201.dataset.arguments import as_name, as_names, as_strength
-from robust201.dataset.merged_folders import NameOrNames
-from robust201.dataset.result_tables import ResultTables
+from robust201.dataset.merged_folders import MergedFolders, NameOrNames, as_names
 
 PAPER_ATTACKS = tuple(TASKS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
 """The paper's attacks, spelled as in the published files."""
@@ -48,7 +49,7 @@ Without rounding, means of equal numbers in a different order could differ at th
 """
 
 
-class Dataset(ResultTables):
+class Dataset(MergedFolders):
     """Results of an exported or published dataset.
 
     Class attributes describe the published dataset. Attributes of an instance describe its folder, and spell keys as
@@ -58,12 +59,12 @@ class Dataset(ResultTables):
     In all methods, an architecture is identified by its id, as a number or text, or by its cell string. Its results are
     those of its isomorphism class. Keys may have either spelling. Arguments for datasets, keys and measurements are
     names or lists of names; by default, all are used. A strength is an epsilon (in units of 1/255 in an L∞ ball), a
-    severity, or 0 for clean images. `weights` is the name of the weights whose results are read; it is only needed if
-    there are several.
+    severity, or 0 for clean images. If architectures have several sets of weights, name one when you open the folder
+    (`weights`), or call `select`.
 
     Raises:
         ArchitectureError: the architecture does not exist, or was not evaluated. This error is also a KeyError.
-        ConfigError: a name is not text, the key was not evaluated at the strength, `weights` is missing although there
+        ConfigError: the key was not evaluated at the strength, `weights` is missing although there
             are several, or folders have results of a measure under different protocols.
         ResultsError: a required file is missing or damaged.
 
@@ -114,6 +115,20 @@ class Dataset(ResultTables):
             for identifier, values in by_id.items()
         }
 
+    def _iter_cells(
+        self, dataset: str, key: str, measurement: str, network: ArchitectureId | None
+    ) -> Iterator[tuple[ArchitectureId, float, Any]]:
+        """Yield network, strength and value, nested as in JSON files."""
+        if is_scalar(measurement):
+            table = self.read_table(dataset, key, measurement)
+            table = table if network is None else table[table["architecture"] == network]
+            values = [None if isinstance(value, float) and math.isnan(value) else value for value in table["value"]]
+            yield from zip(table["architecture"].tolist(), table["strength"].tolist(), values, strict=True)
+            return
+        for rows in self.iter_rows(dataset, key, measurement, network):
+            values = rows.nested_values(measurement)
+            yield from zip(rows.architectures.tolist(), rows.strengths.tolist(), values, strict=True)
+
     def query(
         self,
         data: NameOrNames | None = None,
@@ -121,8 +136,6 @@ class Dataset(ResultTables):
         measure: NameOrNames | None = None,
         missing_ok: bool = False,
         tqdm: Any = None,
-        *,
-        weights: str | None = None,
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Read results, nested as in the files; by default, all `measurements` of each key.
 
@@ -136,33 +149,23 @@ class Dataset(ResultTables):
             is None. The corruptions of ImageNet16-120, which were never published, have an empty entry if there are no
             files, as in the published helper class.
         """
-        chosen = self.with_weights(weights)
-        datasets = self.data if data is None else as_names(data, "dataset")
-        keys = self.keys_all if key is None else as_names(key, "key")
-        requested = None if measure is None else as_names(measure, "measurement")
+        datasets = self.data if data is None else as_names(data)
+        keys = self.keys_all if key is None else as_names(key)
+        requested = None if measure is None else as_names(measure)
         requests = [
             (dataset, key_name, requested or self.measurements(dataset, key_name))
             for dataset, key_name in itertools.product(datasets, keys)
         ]
-        progress_bar = (
-            None
-            if tqdm is None
-            else getattr(tqdm, "tqdm", tqdm)(total=sum(len(measurements) for _, _, measurements in requests))
-        )
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
-        for dataset, key_name, measurements in requests:
+        for dataset, key_name, measurements in requests if tqdm is None else getattr(tqdm, "tqdm", tqdm)(requests):
             is_absent = self._is_intentionally_absent(dataset, key_name, measurements, is_explicit=key is not None)
             values = {
-                measurement: chosen._read_nested(dataset, key_name, measurement)
+                measurement: self._read_nested(dataset, key_name, measurement)
                 for measurement in (() if is_absent else measurements)
                 if not missing_ok or self.has(dataset, key_name, measurement)
             }
             if values or is_absent:
                 result[dataset][key_name] = values
-            if progress_bar is not None:
-                progress_bar.update(len(measurements))
-        if progress_bar is not None:
-            progress_bar.close()
         return result
 
     def id_to_string(self, i: int | str) -> str:
@@ -187,24 +190,12 @@ class Dataset(ResultTables):
             )
         return space.draw_cell(self.id_to_string(identifier), f"#{identifier}")
 
-    @overload
-    def accuracy(
-        self, architecture: int | str, dataset: str, key: str, strength: float, *, weights: str | None = None
-    ) -> float: ...
-
-    @overload
-    def accuracy(
-        self, architecture: int | str, dataset: str, key: str, strength: None = None, *, weights: str | None = None
-    ) -> float | list[float]: ...
-
     def accuracy(
         self,
         architecture: int | str,
         dataset: str,
         key: str,
         strength: float | None = None,
-        *,
-        weights: str | None = None,
     ) -> float | list[float]:
         """Return the accuracy of any architecture of the space at a strength.
 
@@ -214,8 +205,8 @@ class Dataset(ResultTables):
         action = f"Looking up {format_id(identifier)}"
         strength_value = None if strength is None else self._check_strength(action, dataset, key, strength)
         if strength_value == CLEAN_STRENGTH and strength_value not in self.strengths(dataset, key):
-            key = "clean"
-        accuracies: float | list[float] = self.value(architecture, dataset, key, weights=weights)
+            key = CLEAN
+        accuracies: float | list[float] = self.value(architecture, dataset, key)
         if strength_value is None:
             return list(accuracies) if isinstance(accuracies, list) else accuracies
         values = accuracies if isinstance(accuracies, list) else [accuracies]
@@ -228,8 +219,6 @@ class Dataset(ResultTables):
         dataset: str,
         key: str,
         measure: str = "accuracy",
-        *,
-        weights: str | None = None,
     ) -> Any:
         """Return a measurement of any architecture of the space.
 
@@ -238,10 +227,7 @@ class Dataset(ResultTables):
         part of a Parquet file. Threads and forked processes may share a dataset.
         """
         identifier, uid = self._find_id(architecture), self.get_uid(architecture)
-        for argument_name, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
-            as_name(name, argument_name)
-        chosen = self.with_weights(weights)
-        values = chosen._read_nested(dataset, key, measure, parse_architecture_id(uid))
+        values = self._read_nested(dataset, key, measure, parse_architecture_id(uid))
         if uid not in values:
             raise ArchitectureError(
                 f"Looking up {measure} failed for {format_id(identifier)}: {format_id(uid)} was not evaluated on "
@@ -249,9 +235,7 @@ class Dataset(ResultTables):
             )
         return values[uid]
 
-    def outcomes(
-        self, dataset: str, key: str, strength: float | None = None, *, weights: str | None = None
-    ) -> "Outcomes":
+    def outcomes(self, dataset: str, key: str, strength: float | None = None) -> "Outcomes":
         """Return per-image outcomes: whether each architecture classified each image correctly.
 
         The strength may be omitted if there is only one. At strength 0, an attack has the outcomes of clean images.
@@ -274,8 +258,8 @@ class Dataset(ResultTables):
             known_strengths[0] if strength is None else self._check_strength("Reading outcomes", dataset, key, strength)
         )
         if strength_value == CLEAN_STRENGTH and strength_value not in known_strengths:
-            key = "clean"
-        return read_image_outcomes(self.with_weights(weights), dataset, key, strength_value)
+            key = CLEAN
+        return read_image_outcomes(self, dataset, key, strength_value)
 
     def images(self, dataset: str) -> "pd.DataFrame":
         """Return the table of the images in `outcomes`.
@@ -286,7 +270,7 @@ class Dataset(ResultTables):
         """
         from robust201.dataset.outcomes import read_images
 
-        return pd.DataFrame(read_images(self, as_name(dataset, "dataset"))).rename_axis("position")
+        return pd.DataFrame(read_images(self, dataset)).rename_axis("position")
 
     def metrics(
         self,
@@ -310,69 +294,44 @@ class Dataset(ResultTables):
         """
         from robust201.dataset.derived import derive_metrics
 
-        dataset_names = None if datasets is None else as_names(datasets, "datasets")
-        key_names = None if keys is None else as_names(keys, "keys")
+        dataset_names = None if datasets is None else as_names(datasets)
         reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
-        return derive_metrics(self.select(), dataset_names, key_names, reference=reference_id)
+        return derive_metrics(self.select(keys=keys), dataset_names, reference=reference_id)
 
-    def worst_case(
-        self, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
-    ) -> "pd.DataFrame":
-        """Return the fraction of images that each architecture classifies correctly under every task in `tasks`.
+    def _check_strength(self, action: str, dataset: str, key: str, strength: object) -> float:
+        """Return a strength as a float; raise ConfigError unless it is known, or 0 for clean images."""
+        known_strengths = self.strengths(dataset, key)
+        is_number = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
+        number = float(strength) if is_number else math.nan  # type: ignore[arg-type]
+        if number in known_strengths or number == 0:
+            return number
+        matching = [known for known in known_strengths if math.isclose(255 * number, known, rel_tol=0.015)]
+        advice = ""
+        if matching and number < 1:
+            advice = f" Epsilons are in units of 1/255: write {matching[0]:g} for {matching[0]:g}/255."
+        strengths = ", ".join(f"{known:g}" for known in known_strengths)
+        raise ConfigError(
+            f"{action} failed for {dataset} {key}: expected one of the strengths {strengths}, got {strength!r}."
+            f"{advice} Choose one of the expected strengths."
+        )
 
-        Args:
-            dataset: name of the dataset.
-            tasks: pairs of a key and a strength; clean images are ``("clean", 0)``.
-            weights: name of the weights.
-
-        Returns:
-            `accuracy`, `low` and `high` (its 95% interval) of the architectures that have outcomes for all tasks.
-
-        Raises:
-            ConfigError: `tasks` is empty.
-            ResultsError: outcomes of a task are not stored.
-        """
-        from robust201.dataset.derived import worst_case_accuracies
-
-        if not tasks:
-            raise ConfigError(
-                f"Computing the worst case failed for {dataset}: `tasks` is empty. Choose at least one task."
-            )
-        outcomes = [self.outcomes(dataset, key, strength, weights=weights) for key, strength in tasks]
-        accuracies = worst_case_accuracies(outcomes)
-        low, high = accuracy_intervals(accuracies, outcomes[0].n_images)
-        return accuracies.to_frame("accuracy").assign(low=low, high=high)
-
-    def _check_strength(self, action: str, dataset: str, key: str, strength: float) -> float:
-        return as_strength(strength, self.strengths(dataset, key), f"{action} failed for {dataset} {key}")
-
-    def join(
-        self,
-        frame: "pd.DataFrame",
-        data: NameOrNames | None = None,
-        key: NameOrNames | None = None,
-        *,
-        weights: str | None = None,
-    ) -> "pd.DataFrame":
-        """Return the rows of `to_frame`, with the columns of another table about the same architectures.
+    def join(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """Return the rows of `table`, with the columns of another table about the same networks.
 
         Args:
-            frame: one row per architecture, with its id in the column `architecture`, or one per architecture and
-                dataset, if it also has the column `dataset`.
-            data: names of datasets.
-            key: names of keys.
-            weights: name of the weights.
+            frame: one row per network, with its name in the column `network`, or one per network and dataset, if it
+                also has the column `dataset`.
 
         Raises:
-            ConfigError: the table has no column `architecture`, or several rows for one architecture.
+            ConfigError: the table has no column `network`, or several rows for one network.
         """
-        identity = [name for name in ("architecture", "dataset") if name in frame.columns]
-        if "architecture" not in identity or frame.duplicated(identity).any():
+        identity = [name for name in ("network", "dataset") if name in frame.columns]
+        if "network" not in identity or frame.duplicated(identity).any():
             raise ConfigError(
-                f"Joining failed for {self.path}: the table must have one row per {' and '.join(identity) or 'id'}, "
-                "with the id in the column `architecture`. Rename the column, or remove the duplicates."
+                f"Joining failed for {self.path}: the table must have one row per {' and '.join(identity) or 'network'}"
+                ", with the name in the column `network`. Rename the column, or remove the duplicates."
             )
-        return self.to_frame(data, key, weights=weights).merge(frame, on=identity, how="left")
+        return self.table.merge(frame, on=identity, how="left")
 
     def _is_intentionally_absent(
         self, dataset: str, key: str, measurements: Sequence[str], *, is_explicit: bool

@@ -8,13 +8,15 @@ weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file onl
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from robust201.core.errors import ResultsError, describe_read_error
+from pydantic import BaseModel, Field
+
 from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import CLEAN, parse_architecture_id
 from robust201.dataset.shard_rows import KeyRows
+from robust201.dataset.values import check_content
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 from robust201.store.folder import ResultsFolder
@@ -51,6 +53,18 @@ def format_recorded_accuracies(
     return json.dumps(payload, indent=1) + "\n" if payload else ""
 
 
+_Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class _RecordedDataset(BaseModel, strict=True):
+    n_test: Annotated[int, Field(ge=1)]
+    accuracy: dict[str, _Fraction | dict[str, _Fraction]]
+
+
+class _RecordedFile(BaseModel):
+    datasets: dict[str, _RecordedDataset]
+
+
 def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     """Yield the recorded accuracies of a dataset folder; there are none if the file does not exist.
 
@@ -62,21 +76,11 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     """
     path = folder / RECORDED_FILE
     content = read_object(path) or {}
-    try:
-        for dataset, recorded_of_dataset in content.items():
-            n_test = recorded_of_dataset["n_test"]
-            for identifier, accuracy in recorded_of_dataset["accuracy"].items():
-                accuracy_by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
-                for weights, fraction in accuracy_by_weights.items():
-                    if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
-                        raise ValueError(f"accuracy {fraction} on {n_test} images")  # noqa: TRY301
-                    yield dataset, n_test, identifier, weights, float(fraction)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ResultsError(
-            f"Reading the accuracies recorded with weights failed for {path}: expected numbers of test images and "
-            f"accuracies by dataset and id, got other content ({describe_read_error(error)}). Export or download "
-            "the dataset again."
-        ) from error
+    check_content(path, {"datasets": content}, _RecordedFile)
+    for dataset, recorded in content.items():
+        for identifier, accuracy in recorded["accuracy"].items():
+            for weights, fraction in (accuracy if isinstance(accuracy, dict) else {"": accuracy}).items():
+                yield dataset, recorded["n_test"], identifier, weights, float(fraction)
 
 
 def check_recorded(dataset: "Dataset") -> WeightsCheck:
@@ -87,44 +91,32 @@ def check_recorded(dataset: "Dataset") -> WeightsCheck:
     Raises:
         ResultsError: the file of recorded accuracies is invalid, or results are damaged.
     """
+    from robust201.dataset.table import read_key_table  # loads pandas, which exports do not need
+
     if dataset.sweep is None:
         return check_accuracies(())
-    sweep_record = dataset.sweep.get("sweep") or {}
-    n_selected, decimals = (sweep_record.get("images") or {}).get("count"), dataset.sweep.get("round_to")
+    sweep_record, decimals = dataset.sweep.get("sweep") or {}, dataset.sweep.get("round_to")
+    n_selected = (sweep_record.get("images") or {}).get("count")
     file_rounding = 0.0 if decimals is None else 0.5 * 10.0**-decimals
-    protocols = {
-        protocol.get("dataset"): protocol
+    precisions = {
+        protocol.get("dataset"): protocol.get("precision", "fp32")
         for protocol in sweep_record.get("protocols", ())
         if protocol.get("key") == CLEAN
     }
-    has_several_weights = len(dataset.weights) > 1
-    measured_accuracies: dict[tuple[str, str], dict[str, float]] = {}
+    folder = dataset.folders[0]
+    measured: dict[tuple[str, str, str], float] = {}
+    for name in dataset.data:
+        if folder.find(name, CLEAN, "accuracy") is not None:
+            table = read_key_table(folder, name, CLEAN, "accuracy").dropna(subset="value")
+            rows = zip(table["architecture"].astype(str), table["weights"], table["value"].tolist(), strict=True)
+            measured |= {(name, architecture, weights): accuracy for architecture, weights, accuracy in rows}
     accuracies = []
-    for dataset_name, n_test, identifier, weights, recorded_accuracy in read_recorded(dataset.path):
-        if (dataset_name, weights) not in measured_accuracies:
-            selected_weights = weights if has_several_weights else None
-            results = dataset.query(dataset_name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
-            measured_accuracies[dataset_name, weights] = (
-                results.get(dataset_name, {}).get(CLEAN, {}).get("accuracy", {})
-            )
-        measured_accuracy = measured_accuracies[dataset_name, weights].get(identifier)
-        if measured_accuracy is not None:
-            precision = protocols.get(dataset_name, {}).get("precision", "fp32")
-            tolerance = file_rounding + ACCURACY_TOLERANCE.get(precision, ACCURACY_TOLERANCE["fp32"])
-            n_images = min(n_selected or n_test, n_test)
-            architecture = parse_architecture_id(identifier)
-            accuracies.append(
-                CleanAccuracy(
-                    dataset_name,
-                    architecture,
-                    weights,
-                    measured_accuracy,
-                    recorded_accuracy,
-                    n_images,
-                    n_test,
-                    tolerance,
-                )
-            )
+    for name, n_test, identifier, weights, fraction in read_recorded(dataset.path):
+        accuracy = measured.get((name, identifier, weights), measured.get((name, identifier, "")))
+        if accuracy is not None:
+            tolerance = ACCURACY_TOLERANCE.get(precisions.get(name, "fp32"), ACCURACY_TOLERANCE["fp32"])
+            network, n_images = (name, parse_architecture_id(identifier), weights), min(n_selected or n_test, n_test)
+            accuracies.append(CleanAccuracy(*network, accuracy, fraction, n_images, n_test, file_rounding + tolerance))
     return check_accuracies(accuracies)
 
 

@@ -8,10 +8,10 @@ from robust201.core.records import Unit
 from robust201.evaluation.measurements import merge_values
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Listing, Names, ShardName, names_of, shard_name
-from robust201.store.shards import Shard, Values, decode
+from robust201.store.shards import Shard, decode
 from robust201.sweep.parts import find_rows
 from robust201.sweep.plan import PlannedKey
-from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS
+from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, Values
 
 UnitRows = Mapping[float, Values]
 """Columns of a unit by strength."""

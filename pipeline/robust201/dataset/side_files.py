@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from robust201 import __version__
 from robust201.core.errors import ConfigError
-from robust201.core.records import Unit, Weights
-from robust201.dataset.groups import FileFormat, Group, KeyStyle, ProtocolCount, SweepFacts, spell_key, weights_names
+from robust201.core.records import Unit, Weights, content_digest
+from robust201.dataset.groups import Export, Group, KeyStyle, spell_key, weights_names
 from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.published_layout import layout_of
 from robust201.dataset.recorded_accuracies import RECORDED_FILE, format_recorded_accuracies
@@ -35,24 +35,19 @@ _SWEEP_YAML_HEAD = (
 )
 
 
-def side_file_texts(
-    facts: SweepFacts,
-    groups: Sequence[Group],
-    protocols: Sequence[ProtocolCount],
-    file_format: FileFormat,
-    *,
-    weights: WeightHashes,
-) -> dict[str, str]:
+def side_file_texts(export: Export) -> dict[str, str]:
     """Return the contents, by file name, of all files of an export but results, versions and card."""
-    epsilons = spell_epsilons(strengths_of_keys(groups), facts.tasks, file_format.key_style)
+    facts, groups = export.facts, export.groups
+    epsilons = spell_epsilons(strengths_of_keys(groups), facts.tasks, export.key_style)
     units = [unit for group in groups for unit in group.units]
     architectures = (unit.architecture for unit in units)
+    weights = weight_hashes(units)
     contents = {
         META_FILE: layout_of(facts.space).meta_text(epsilons, architectures),
-        SWEEP_FILE: _sweep_text(facts, groups, protocols, file_format),
+        SWEEP_FILE: _sweep_text(export),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
         RECORDED_FILE: format_recorded_accuracies(units, facts.recorded_accuracies, facts.n_test),
-        MISSING_FILE: _missing_text(groups, file_format) if any(group.missing_strengths for group in groups) else "",
+        MISSING_FILE: _missing_text(export),
         SWEEP_YAML_FILE: sweep_yaml_text(facts.fields),
     }
     return {name: content for name, content in contents.items() if content}
@@ -87,29 +82,27 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
     return {key: group.strengths for key, group in groups_by_key.items()}
 
 
-def swept_strengths(groups: Iterable[Group], file_format: FileFormat) -> dict[str, dict[str, list[float]]]:
-    """Return the strengths by dataset and key, as in sweep.json."""
-    strengths: dict[str, dict[str, list[float]]] = {}
-    for group in groups:
-        strengths.setdefault(group.dataset, {})[file_format.spell_key(group)] = list(group.strengths)
-    return strengths
-
-
-def _sweep_text(
-    facts: SweepFacts, groups: Sequence[Group], protocols: Sequence[ProtocolCount], file_format: FileFormat
-) -> str:
+def _sweep_text(export: Export) -> str:
     """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
+    facts, groups = export.facts, export.groups
     names = weights_names(unit for group in groups for unit in group.units)
+    strengths: dict[str, dict[str, list[float]]] = {}
+    n_evaluations = {content_digest(payload): 0 for payload in facts.record["protocols"]}
+    for group in groups:
+        strengths.setdefault(group.dataset, {})[export.spell_key(group)] = list(group.strengths)
+        for unit in group.complete_units:
+            if unit.protocol in n_evaluations:
+                n_evaluations[unit.protocol] += len(group.strengths)
     payload: dict[str, Any] = {
         "format": EXPORT_FORMAT,
         "robust201": __version__,
-        "key_style": file_format.key_style,
-        "round_to": file_format.round_to,
-        **({} if file_format.outcomes is None else {"outcomes": file_format.outcomes}),
-        "measurements": [name for name in facts.measurements if name not in file_format.omitted_measurements],
-        "strengths": swept_strengths(groups, file_format),
-        "sweep": {**facts.record} | {"protocols": [dict(protocol.payload) for protocol in protocols]},
-        "evaluations": {protocol.digest: protocol.n_evaluations for protocol in protocols},
+        "key_style": export.key_style,
+        "round_to": export.round_to,
+        **({} if export.outcomes is None else {"outcomes": export.outcomes}),
+        "measurements": list(export.measurements),
+        "strengths": strengths,
+        "sweep": {**facts.record} | {"protocols": [dict(payload) for payload in facts.record["protocols"]]},
+        "evaluations": n_evaluations,
     }
     if names:
         payload["weights"] = {name: _describe_weights(facts.weights[name]) for name in names}
@@ -157,18 +150,16 @@ def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
     return hashes
 
 
-def _missing_text(groups: Iterable[Group], file_format: FileFormat) -> str:
+def _missing_text(export: Export) -> str:
     """Return the content of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
 
-    If an architecture has several sets of weights, a strength counts as missing if it is missing for any of them.
+    If an architecture has several sets of weights, a strength counts as missing if it is missing for any of them. The
+    text is empty if nothing is missing.
     """
-    missing_strengths: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for group in (group for group in groups if group.missing_strengths):
-        strengths_by_architecture: dict[str, list[float]] = {}
+    missing: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for group in export.groups:
         for unit in group.incomplete_units:
-            architecture = str(unit.architecture)
-            strengths_by_architecture[architecture] = sorted(
-                {*strengths_by_architecture.get(architecture, ()), *group.missing_strengths[unit.id]}
-            )
-        missing_strengths.setdefault(group.dataset, {})[file_format.spell_key(group)] = strengths_by_architecture
-    return json.dumps(missing_strengths, indent=1) + "\n"
+            by_key = missing.setdefault(group.dataset, {}).setdefault(export.spell_key(group), {})
+            known = by_key.get(str(unit.architecture), ())
+            by_key[str(unit.architecture)] = sorted({*known, *group.missing_strengths[unit.id]})
+    return json.dumps(missing, indent=1) + "\n" if missing else ""

@@ -4,15 +4,15 @@ A JSON file of accuracies takes much longer to read than its table, which is the
 user's cache folder. A changed JSON file has another size or modification time, and is read again.
 """
 
+import contextlib
 import hashlib
 import os
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from robust201.core.errors import InputError, RobustWarning, StorageError
+from robust201.core.errors import InputError, StorageError
 from robust201.core.files import atomic_write, make_folder
 from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.row_block import RowBlock
@@ -25,10 +25,6 @@ MIN_CACHED_BYTES = 1 << 16
 
 _CACHE_FORMAT = 2
 """Number of the layout of cached tables; tables of another layout are read again."""
-
-
-class CacheWarning(RobustWarning):
-    """The cache of tables cannot be written, so that opening a dataset takes as long each time."""
 
 
 def cache_folder() -> Path:
@@ -47,20 +43,17 @@ def read_key_table(folder: DatasetFolder, dataset: str, key: str, measurement: s
         ResultsError: the file is missing or damaged, or a value is invalid.
     """
     file = folder.find(dataset, key, measurement)
-    is_cached = (
-        file is not None
-        and file.suffix != ".parquet"
-        and is_scalar(measurement)
-        and file.stat().st_size >= MIN_CACHED_BYTES
-    )
-    if file is None or not is_cached:
-        return _add_image_counts(_read_rows(folder, dataset, key, measurement), folder, dataset, key)
-    cached = _cached_file(file)
-    if cached.is_file():
-        return _add_image_counts(pd.read_parquet(cached), folder, dataset, key)
-    table = _read_rows(folder, dataset, key, measurement)
-    _write_cache(cached, table)
-    return _add_image_counts(table, folder, dataset, key)
+    cached = _cached_file(file) if file is not None and is_scalar(measurement) else None
+    if cached is not None and cached.is_file():
+        table = pd.read_parquet(cached)
+    else:
+        table = _read_rows(folder, dataset, key, measurement)
+        if cached is not None:
+            _write_cache(cached, table)
+    # Other files than the cached one contain the number of images.
+    if len(table) and table["n_images"].isna().all():
+        table["n_images"] = folder.count_images(dataset, key)
+    return table
 
 
 def is_scalar(measurement: str) -> bool:
@@ -72,13 +65,6 @@ def is_scalar(measurement: str) -> bool:
 def _read_rows(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
     tables = [_to_table(rows, measurement) for rows in folder.iter_rows(dataset, key, measurement)]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*KEY_COLUMNS], dtype=float)
-
-
-def _add_image_counts(table: pd.DataFrame, folder: DatasetFolder, dataset: str, key: str) -> pd.DataFrame:
-    """Set the numbers of images of a table that lacks them: other files than the cached one contain them."""
-    if len(table) and table["n_images"].isna().all():
-        table["n_images"] = folder.count_images(dataset, key)
-    return table
 
 
 def _to_table(rows: RowBlock, measurement: str) -> pd.DataFrame:
@@ -95,19 +81,20 @@ def _to_table(rows: RowBlock, measurement: str) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _cached_file(file: Path) -> Path:
+def _cached_file(file: Path) -> Path | None:
+    """Return the file with the table of a large JSON file, which need not exist; None for other files."""
     status = file.stat()
+    if file.suffix == ".parquet" or status.st_size < MIN_CACHED_BYTES:
+        return None
     identity = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:32]
     return cache_folder() / f"{identity}.{status.st_size}.{status.st_mtime_ns}.{_CACHE_FORMAT}.parquet"
 
 
 def _write_cache(cached: Path, table: pd.DataFrame) -> None:
-    try:
+    """Store a table, unless the cache is not writable."""
+    with contextlib.suppress(OSError, InputError, StorageError):
         make_folder(cached.parent)
         for outdated in cached.parent.glob(f"{cached.name.partition('.')[0]}.*.parquet"):
             outdated.unlink(missing_ok=True)
         with atomic_write(cached) as stream:
             table.to_parquet(stream)
-    except (OSError, InputError, StorageError) as error:
-        message = f"Caching a table failed for {cached.parent}: {error}. Set XDG_CACHE_HOME to a writable folder."
-        warnings.warn(message, CacheWarning, stacklevel=2)

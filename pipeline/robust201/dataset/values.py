@@ -1,31 +1,24 @@
 """Validation of a dataset's files: meta.json, sweep.json, and the values of measurements."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from robust201.core.errors import ResultsError
-from robust201.networks.spaces import CellSpace
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS, Column, match_shapes
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS, Column
 
 ADVICE = "Export or download it again."
 
 _MEAN_TOLERANCE = 1e-6
 """Maximum distance of a float32 mean of fractions from [0, 1]."""
 
-_FLOAT64_ERROR = 1e-9
-"""Upper bound of the floating-point error of a rounded fraction in float64."""
-
-_FLOAT32_ERROR = 1e-7
-"""Upper bound of the error of a fraction in float32."""
-
-_MIN_EXACT_DECIMALS = 15
-"""Numbers with at least this many decimals count as not rounded."""
+_ROUNDING_ERROR = 5.1e-4
+"""Maximum error of a fraction with three decimals, as published."""
 
 
 def damaged_file_error(file: Path, error: Exception) -> ResultsError:
@@ -36,72 +29,81 @@ def damaged_file_error(file: Path, error: Exception) -> ResultsError:
     )
 
 
-_ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
+_Count = Annotated[int, Field(ge=0, lt=1 << 53, strict=True)]
+_Strength = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
-def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
-    """Return whether the content of meta.json maps ids to fields, and keys to lists of epsilons.
+def _check_distinct(strengths: list[float]) -> list[float]:
+    if len({*strengths}) != len(strengths):
+        raise ValueError("a strength twice")
+    return strengths
 
-    For a space of cells, each id must have the published fields.
-    """
+
+_Strengths = Annotated[list[_Strength], AfterValidator(_check_distinct)]
+
+
+class _Images(BaseModel):
+    count: _Count | None = None
+
+
+class _Protocol(BaseModel):
+    dataset: str = ""
+    key: str = ""
+    parameters: dict[str, Any] = {}
+    n_images: _Count | None = None
+    decimals: dict[str, _Count | None] = {}
+
+
+class _SweepRecord(BaseModel):
+    space: str = ""
+    images: _Images | None = None
+    protocols: list[_Protocol] = []
+
+
+class SweepFile(BaseModel):
+    """What is read of sweep.json."""
+
+    strengths: dict[str, dict[str, _Strengths]]
+    measurements: list[str]
+    weights: dict[str, Any] = {}
+    round_to: _Count | None = None
+    sweep: _SweepRecord | None = None
+
+
+def _check_cell(fields: dict[str, Any]) -> dict[str, Any]:
+    if not fields.keys() >= {"nb201-string", "isomorph"}:
+        raise ValueError("no nb201-string or isomorph")
+    return fields
+
+
+_Cell = Annotated[dict[str, Any], AfterValidator(_check_cell)]
+
+
+class CellMetaFile(BaseModel):
+    """What is read of meta.json in a space of cells."""
+
+    ids: dict[Annotated[str, Field(pattern="^[0-9]+$")], _Cell]
+    epsilons: dict[str, _Strengths]
+
+
+class MetaFile(BaseModel):
+    """What is read of meta.json in other spaces."""
+
+    ids: dict[Annotated[str, Field(pattern=r"^([A-Za-z][\w.-]*|0|[1-9][0-9]*)$")], dict[str, Any]]
+    epsilons: dict[str, _Strengths]
+
+
+def check_content(file: Path, content: Any, schema: type[BaseModel]) -> None:
+    """Raise ResultsError if the content of a file does not have the form of a schema."""
     try:
-        ids, epsilons = meta["ids"], meta["epsilons"]
-        required_fields = set() if space is None else {"nb201-string", "isomorph"}
-        has_fields = all(required_fields <= fields.keys() for fields in ids.values())
-        has_valid_ids = all(map(_ID.fullmatch if space is None else str.isdecimal, ids))
-        return bool(has_fields and has_valid_ids and all(map(_are_strengths, epsilons.values())))
-    except (KeyError, TypeError, AttributeError):
-        return False
-
-
-def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
-    """Return whether sweep.json has valid strengths by dataset and key, measurements, and a valid sweep record."""
-    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
-    if not isinstance(strengths, dict) or not isinstance(measurements, list):
-        return False
-    has_valid_strengths = all(
-        isinstance(strengths_of_dataset, dict) and all(map(_are_strengths, strengths_of_dataset.values()))
-        for strengths_of_dataset in strengths.values()
-    )
-    has_valid_names = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
-    return (
-        has_valid_strengths
-        and has_valid_names
-        and _is_count_or_none(sweep.get("round_to"))
-        and _is_valid_sweep_record(sweep.get("sweep"))
-    )
-
-
-def _is_valid_sweep_record(record: Any) -> bool:
-    """Return whether the images and protocols that sweep.json records, if any, have the form that exports write."""
-    if record is None:
-        return True
-    if not isinstance(record, dict):
-        return False
-    images, protocols = record.get("images"), record.get("protocols", [])
-    if not isinstance(images, dict | None) or not isinstance(protocols, list):
-        return False
-    image_and_decimal_counts = [(images or {}).get("count")]
-    for protocol in protocols:
-        decimals = protocol.get("decimals", {}) if isinstance(protocol, dict) else None
-        if not isinstance(decimals, dict):
-            return False
-        image_and_decimal_counts += [protocol.get("n_images"), *decimals.values()]
-    return all(map(_is_count_or_none, image_and_decimal_counts))
-
-
-def _is_count_or_none(value: Any) -> bool:
-    return value is None or (type(value) is int and 0 <= value < 1 << 53)
-
-
-def _are_strengths(strengths: Any) -> bool:
-    """Return whether a value is a list of strengths: distinct finite numbers of at least 0."""
-    are_numbers = isinstance(strengths, list) and all(type(strength) in (float, int) for strength in strengths)
-    return (
-        are_numbers
-        and all(0 <= strength < float("inf") for strength in strengths)
-        and len({*strengths}) == len(strengths)
-    )
+        schema.model_validate(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise ResultsError(
+            f"Opening a dataset failed for {file}: its field {place} is wrong ({fault['msg']}). Export or download the "
+            "dataset again."
+        ) from error
 
 
 def to_array(name: str, entries: Sequence[Any]) -> NDArray[Any]:
@@ -154,8 +156,7 @@ def check_column(name: str, array: NDArray[Any]) -> None:
     column = COLUMNS.get(name)
     if column is None:
         return
-    sizes = match_shapes({name: array.shape[1:]})
-    if sizes is None or 0 in sizes.values():
+    if not column.fits(array.shape[1:]):
         raise ValueError("an array of another shape")
     if column.is_exact:
         if not np.isfinite(array).all() or not (are_counts(array) or (column.is_matrix and are_row_fractions(array))):
@@ -195,27 +196,8 @@ def are_row_fractions(array: NDArray[Any]) -> bool:
     published helper script says which they contain.
     """
     sums = array.sum(axis=-1)
-    is_distribution = np.abs(sums - 1) <= array.shape[-1] * max_rounding_error(array)
+    is_distribution = np.abs(sums - 1) <= array.shape[-1] * _ROUNDING_ERROR
     return bool(are_fractions(array) and is_distribution.any() and (is_distribution | (sums == 0)).all())
-
-
-def are_distributions(array: NDArray[Any]) -> bool:
-    """Return whether fractions sum to 1 over the last axis within rounding; means over no images are NaN or 0."""
-    sums = array.sum(axis=-1)
-    deviation = np.abs(sums[(sums != 0) & ~np.isnan(sums)] - 1).max(initial=0.0)
-    n_summed = array.shape[-1]
-    return bool(deviation <= n_summed * _FLOAT32_ERROR or deviation <= n_summed * max_rounding_error(array))
-
-
-def max_rounding_error(fractions: NDArray[Any]) -> float:
-    """Return the maximum error of rounded fractions: half a unit of the last decimal, plus the floating-point error."""
-    if are_counts(fractions):  # integers are not rounded
-        return _FLOAT32_ERROR
-    matching_decimals = (
-        decimals for decimals in range(1, _MIN_EXACT_DECIMALS) if (np.round(fractions, decimals) == fractions).all()
-    )
-    decimals = next(matching_decimals, None)
-    return max(_FLOAT32_ERROR, _FLOAT64_ERROR + (0.0 if decimals is None else 0.5 * 10.0**-decimals))
 
 
 def are_fractions(array: NDArray[Any]) -> bool:

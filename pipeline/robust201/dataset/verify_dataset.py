@@ -2,31 +2,23 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-
 from robust201.core.errors import ResultsError
 from robust201.dataset.diff import read_numbers
-from robust201.dataset.folder import DatasetFolder, identify_rows
-from robust201.dataset.layout import SWEEP_FILE, format_id
+from robust201.dataset.folder import DatasetFolder, MissingFilesWarning, describe_absent_keys
+from robust201.dataset.layout import SWEEP_FILE
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
-from robust201.dataset.values import are_distributions, max_rounding_error
 from robust201.dataset.verify_results import find_attack_flags
 from robust201.evaluation.attack_flags import AttackFlag
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
-from robust201.tasks.columns import COLUMNS, COUNTS
-
-_IDENTITY = ["architecture", "weights", "strength"]
-_MATRIX = COLUMNS[COUNTS].measurement
 
 
 @dataclass(frozen=True)
@@ -74,8 +66,7 @@ def verify_dataset(
 ) -> DatasetVerdict:
     """Check the files of an exported or published dataset; the results folder is not needed.
 
-    If the folder has a listing, each file is compared with its SHA-256. The reader then checks every value; all files
-    of a key must have the same evaluations, and accuracies must agree with confusion matrices.
+    If the folder has a listing, each file is compared with its SHA-256. The reader then checks every value.
 
     Args:
         folder: the dataset's folder.
@@ -97,7 +88,11 @@ def verify_dataset(
     if problems:  # a damaged file is not opened, because decoding it could end the process
         return DatasetVerdict(tuple(problems), tuple(remarks), 0, n_listed, None, None)
     try:
-        dataset = Dataset(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MissingFilesWarning)
+            dataset = Dataset(folder)
+        if absent_keys := dataset.folders[0].absent_keys:
+            remarks.append(describe_absent_keys(folder, absent_keys))
         keys = [pair for pair in itertools.product(dataset.data, dataset.keys_all) if dataset.folders[0].has_key(*pair)]
     except ResultsError as error:
         return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
@@ -115,7 +110,7 @@ def verify_dataset(
         on_progress(n_done, len(keys))
     return DatasetVerdict(
         problems=tuple(problems),
-        remarks=(*remarks, *_describe_absent_keys(dataset, keys)),
+        remarks=tuple(remarks),
         n_evaluations=n_evaluations,
         n_listed=n_listed,
         weights=None if problems else check_recorded(dataset),
@@ -124,75 +119,16 @@ def verify_dataset(
 
 
 def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
-    """Check all files of a key, and return the number of evaluations.
+    """Read all files of a key, and return the number of evaluations.
 
     Raises:
-        ResultsError: a file is damaged or has an invalid value, or files contradict each other.
+        ResultsError: a file is damaged or has an invalid value.
     """
     names = folder.possible_measurements(dataset, key)
-    paths = [(name, find(dataset, key, name)) for name in names for find in (folder.find_json, folder.find)]
-    files = {(name, path): _read_numbers(folder, dataset, key, name, path) for name, path in paths if path is not None}
-    (first_name, first_path), first = next(iter(files.items()))
-    for (name, path), rows in files.items():
-        merged = first[_IDENTITY].merge(rows, "outer", on=_IDENTITY, indicator=True)
-        # A measurement may be missing for some rows of a Parquet file only.
-        if path.suffix == ".json" and (odd := merged[merged["_merge"] != "both"]).size:
-            raise _contradiction(path, odd.iloc[0]["architecture"], f"the evaluations of {first_path.name}, got others")
-        if name == _MATRIX and first_name == "accuracy":
-            _compare_accuracies(path, first.merge(rows, on=_IDENTITY, suffixes=("", "_of_matrix")))
-    return max(map(len, files.values()))
-
-
-def _read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str, path: Path) -> pd.DataFrame:
-    """Read and check all rows of a file; return what identifies them, and their `accuracy` if the file contains it."""
-    frames = [pd.DataFrame(columns=[*_IDENTITY, "accuracy", "error"])]
-    for rows in folder.iter_rows(dataset, key, measurement, file=path):
-        frame = identify_rows(rows)
-        for name, array in rows.columns.items():
-            if name in COLUMNS and COLUMNS[name].is_distribution and not are_distributions(array):
-                raise _contradiction(path, rows.architectures[0], f"fractions in {name} that sum to 1, got others")
-        if measurement == "accuracy":
-            frame["accuracy"], frame["error"] = rows.columns["accuracy"], max_rounding_error(rows.columns["accuracy"])
-        elif measurement == _MATRIX:
-            frame["accuracy"], frame["error"] = _accuracies_of(rows.columns[COUNTS])
-        frames.append(frame)
-    return pd.concat(frames[1:] or frames, ignore_index=True)
-
-
-def _accuracies_of(matrices: NDArray[Any]) -> tuple[NDArray[np.float64], float]:
-    """Return the accuracies in confusion matrices (N, C, C) of counts, or of fractions of each class, and their error.
-
-    All classes are assumed to have the same number of images if the matrices contain fractions.
-    """
-    return np.trace(matrices, axis1=1, axis2=2) / matrices.sum(axis=(1, 2)), max_rounding_error(matrices)
-
-
-def _compare_accuracies(path: Path, rows: pd.DataFrame) -> None:
-    tolerance = rows["error"] + rows["error_of_matrix"]
-    wrong = rows[(rows["accuracy"] - rows["accuracy_of_matrix"]).abs() > tolerance]
-    if len(wrong):
-        first = wrong.iloc[0]
-        expected = f"the accuracy {first['accuracy']:g} at strength {first['strength']:g}"
-        raise _contradiction(path, first["architecture"], f"{expected}, got {first['accuracy_of_matrix']:g}")
-
-
-def _contradiction(path: Path, architecture: Any, fault: str) -> ResultsError:
-    return ResultsError(
-        f"Verifying {format_id(str(architecture))} failed for {path}: expected {fault}. Export or download the dataset "
-        "again."
+    files = {(name, find(dataset, key, name)) for name in names for find in (folder.find_json, folder.find)}
+    return max(
+        sum(map(len, folder.iter_rows(dataset, key, name, file=file))) for name, file in files if file is not None
     )
-
-
-def _describe_absent_keys(dataset: Dataset, present_keys: list[tuple[str, str]]) -> Iterator[str]:
-    planned_strengths = {} if dataset.sweep is None else dataset.sweep["strengths"]
-    absent_keys = [
-        f"{name} {key}"
-        for name, strengths_by_key in planned_strengths.items()
-        for key in strengths_by_key
-        if (name, key) not in present_keys and key not in dataset.missing.get(name, {})
-    ]
-    if absent_keys:
-        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent_keys)}, but these keys have no files"
 
 
 def _find_attack_flags_of_dataset(dataset: Dataset) -> tuple[AttackFlag, ...]:

@@ -2,13 +2,12 @@
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import atomic_write
 
 
@@ -51,17 +50,3 @@ def open_hashed(path: Path) -> Iterator[tuple[BinaryIO, HashingStream]]:
     with atomic_write(path) as stream:
         hashing = HashingStream(stream)
         yield cast(BinaryIO, hashing), hashing
-
-
-def parse_choice(choice_name: str, choice: str, valid_choices: Sequence[str]) -> Any:
-    """Return a user's choice if it is valid; `choice_name` is a noun for the error message.
-
-    Raises:
-        ConfigError: the choice is not valid.
-    """
-    if choice in valid_choices:
-        return choice
-    raise ConfigError(
-        f"Reading a {choice_name} failed: expected {' or '.join(valid_choices)}, got {choice!r}."
-        f"{did_you_mean(choice, valid_choices)}"
-    )

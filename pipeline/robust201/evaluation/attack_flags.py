@@ -32,10 +32,6 @@ NEAR_CHANCE = 0.15
 At 255/255, FGSM produces images with two values per channel. Networks do not assign such images to all classes equally
 often, so the accuracy may be above chance level."""
 
-ARITHMETIC_TOLERANCE = 1e-3
-"""Difference in accuracy on equal images that floating-point arithmetic may cause (see
-`weights_check.ACCURACY_TOLERANCE`)."""
-
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
 """Key and strength under which `find_flags` looks up the fraction of images whose gradient is exactly zero."""
 
@@ -116,17 +112,14 @@ class _Rule:
     """A check that accuracies which should be lower do not exceed others.
 
     Attributes:
-        check: name of the check.
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
-        tolerance: largest difference that is not flagged.
-        margin: whether the tolerance is a margin for chance instead: `always`, unless any difference is to be flagged
-            (`optional`), or `never`.
+        margin: whether differences within a margin for chance are not flagged: `always`, unless any difference is to be
+            flagged (`optional`), or `never`.
     """
 
     check: str
     reason: str
     compare: _Compare
-    tolerance: float = 0.0
     margin: Literal["always", "optional", "never"] = "never"
 
 
@@ -140,7 +133,7 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
         (weak, strong)
         for weak in _ATTACKS
         for strong in _ATTACKS
-        if weak.norm == strong.norm and weak.role in weak_roles and strong.role == strong_role
+        if weak.norm == strong.norm and weak.model.role in weak_roles and strong.model.role == strong_role
     ]
 
     def compare(results: Results, _limit: float) -> Iterator[_Comparison]:
@@ -156,7 +149,7 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
 def _compare_strengths(results: Results, _limit: float) -> Iterator[_Comparison]:
     for attack in _ATTACKS:
         strengths = sorted(strength for key, strength in results if key == attack.key)
-        for low, high in pairwise(strengths if attack.role != "single step" else ()):
+        for low, high in pairwise(strengths if attack.model.role != "single step" else ()):
             where = f"{_name(attack, high)} against {_name(attack, low)}"
             yield where, results[attack.key, high], results[attack.key, low]
 
@@ -167,16 +160,6 @@ def _compare_with_limit(results: Results, limit: float) -> Iterator[_Comparison]
         if key in attacks and strength >= MIN_HUGE_EPSILON_255:
             accuracies = results[key, strength]
             yield _name(attacks[key], strength), accuracies, dict.fromkeys(accuracies, limit)
-
-
-def _compare_with_clean(results: Results, _limit: float) -> Iterator[_Comparison]:
-    """Compare accuracies at strength 0, which sweeps reject, with the clean accuracies."""
-    clean = results.get(_CLEAN, {})
-    for attack in _ATTACKS:
-        accuracies = results.get((attack.key, 0.0), {})
-        where = f"{_name(attack, 0.0)} against clean"
-        yield where, accuracies, clean
-        yield where, clean, accuracies
 
 
 def _compare_zero_gradients(results: Results, _limit: float) -> Iterator[_Comparison]:
@@ -215,12 +198,6 @@ _RULES = (
         _compare_with_limit,
     ),
     _Rule(
-        "changed at zero",
-        f"at epsilon 0 the images are clean, so accuracies should differ by at most {ARITHMETIC_TOLERANCE:g}",
-        _compare_with_clean,
-        ARITHMETIC_TOLERANCE,
-    ),
-    _Rule(
         "zero gradients",
         f"the gradient of the loss is zero on more than {MAX_ZERO_FRACTION:g} of the images, so attacks that follow "
         "the gradient do not change them",
@@ -249,7 +226,7 @@ def find_flags(
             names = [name for name in higher if name in lower]
             high, low = (np.array([accuracies[name] for name in names], np.float64) for accuracies in (higher, lower))
             n_differences = len(comparisons) * len(names)
-            excess = high - low - rule.tolerance
+            excess = high - low
             if rule.margin in margins:
                 excess -= _chance_margin(high, low, n_images, n_differences)
             order = np.argsort(-excess, kind="stable")

@@ -26,7 +26,7 @@ def corruption(context: Context, parameters: Corruption, request: Request) -> It
     """Yield the images under the corruption `context.key`, at severities 1 to 5.
 
     Raises:
-        PerturbationError: the context has no corrupted images, or they are not uint8 pixels of the images' shape.
+        PerturbationError: the context has no corrupted images.
     """
     del parameters  # the severities are in the request
     images = request.images
@@ -38,12 +38,6 @@ def corruption(context: Context, parameters: Corruption, request: Request) -> It
     for strength_index, severity in enumerate(request.strengths):
         for _, batch in context.batches(len(images)):
             pixels = context.corrupted_images(context.key, int(severity), request.indices[batch])
-            expected_shape = (batch.stop - batch.start, *images.shape[1:])
-            if pixels.shape != expected_shape or pixels.dtype != np.uint8:
-                raise PerturbationError(
-                    f"Corrupting failed for {context.key!r} at severity {int(severity)}: expected uint8 images of "
-                    f"shape {expected_shape}, got {pixels.dtype} {pixels.shape}. Check the files of this corruption."
-                )
             # Copy, since torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
             corrupted = torch.from_numpy(np.array(pixels)).to(images.device)
             yield Perturbed(strength_index, positions_of(batch, images.device), to_float(corrupted))

@@ -19,17 +19,15 @@ from robust201.core.records import MAX_CLASSES
 from robust201.tasks.columns import (
     COLUMNS,
     COUNTS,
-    MAX_MATRIX_CLASSES,
     MEASUREMENTS,
+    OUTCOME_COUNTS,
     PREDICTIONS,
-    STANDARD_COLUMNS,
     Column,
     ModelOutputs,
     Values,
     columns_of,
     count_classes,
     count_matrix,
-    has_counts,
     stored_order,
     units_per_one,
 )
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
 
 MAX_IMAGES = 2**18
 """Maximum number of images per strength. A mean then determines its sum, since 2**(18 + FRACTION_BITS) < 2**52."""
-
-_ARITHMETIC_TOLERANCE = 1e-12
-"""Tolerance for rounding errors of arithmetic with numbers from a file."""
 
 
 def row_sum_tolerance(n_classes: int) -> float:
@@ -80,7 +75,7 @@ class Accumulator:
         self.n_images = n_images
         self._indices = indices
         self._columns = columns_of(measurements, n_classes)
-        _check_sizes(name, n_classes, n_images, self._columns)
+        _check_sizes(name, n_classes, n_images)
         self._n_classes = n_classes
         self._totals = {
             name: torch.zeros(COLUMNS[name].shape(n_classes, n_images), dtype=torch.int64, device=device)
@@ -96,14 +91,7 @@ class Accumulator:
         labels: "torch.Tensor",
         measure_distances: "Callable[[], torch.Tensor] | None" = None,
     ) -> None:
-        """Add a batch of images.
-
-        Args:
-            positions: (B,) int64, positions of the images in [0, N).
-            logits: (B, C) float32.
-            labels: (B,) int64 true classes.
-            measure_distances: see `ModelOutputs`.
-        """
+        """Add a batch at positions (B,) int64 in [0, N), with logits (B, C) and labels (B,); see `ModelOutputs`."""
         import torch
 
         logits = logits.float()
@@ -116,13 +104,10 @@ class Accumulator:
             total.view(-1, *terms.shape[1:]).index_add_(0, indices, terms)
 
     def finalise(self) -> dict[str, NDArray[Any]]:
-        """Return the measurements on the CPU.
-
-        Returns:
-            Column name → array (see `COLUMNS`).
+        """Return the measurements on the CPU, by column.
 
         Raises:
-            EvaluationError: logits were not finite, or an image was not added exactly once.
+            EvaluationError: logits were not finite.
         """
         from robust201.networks.watch import NOT_FINITE_ADVICE, name_images
 
@@ -135,26 +120,14 @@ class Accumulator:
                 f"of {self.n_images} images ({name_images(numbers.tolist())}). {NOT_FINITE_ADVICE}"
             )
         totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
-        n_added = int(count_matrix(totals).sum())
-        if n_added != self.n_images:
-            raise EvaluationError(
-                f"Measuring failed for {self.name}: expected {self.n_images} images, got {n_added}. "
-                "This is a bug in the evaluation."
-            )
         return _finalise(totals, {name: COLUMNS[name].dtype_for(self._n_classes) for name in self._columns})
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
     """Merge the measurements of the parts of a unit, which is one network under one key.
 
-    The result is byte-identical to an evaluation of the whole unit.
-
-    Args:
-        parts: columns of each part, in the order of their image positions; all parts have the same columns.
-        name: name of the unit, for messages.
-
-    Returns:
-        Column name → array for all images of the parts. Merging is associative; a single part is returned unchanged.
+    The result is byte-identical to an evaluation of the whole unit. Merging is associative; a single part is returned
+    unchanged. The parts are in the order of their image positions, and have the same columns.
 
     Raises:
         EvaluationError: there are no parts, they have different columns or classes, or too many images.
@@ -176,21 +149,13 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     return _finalise(merged, {name: np.result_type(*(part[name] for part in parts)) for name in stored_order(parts[0])})
 
 
-def _check_sizes(name: str, n_classes: int, n_images: int, columns: Sequence[str] = ()) -> None:
-    """Raise EvaluationError if sums could overflow, or a matrix is too large."""
-    matrix = next((column for column in columns if COLUMNS[column].is_matrix), None)
-    problem = ""
-    if not 0 < n_images <= MAX_IMAGES:
-        problem = f"expected 1 to {MAX_IMAGES} images, got {n_images}. Change the selection."
-    elif n_classes > MAX_CLASSES:
-        problem = f"expected up to {MAX_CLASSES:,} classes, got {n_classes:,}. Evaluate a network with fewer classes."
-    elif matrix is not None and n_classes > MAX_MATRIX_CLASSES:
-        problem = (
-            f"{matrix} of {n_classes:,} classes is too large (maximum {MAX_MATRIX_CLASSES:,} classes). Leave the "
-            f"measurement {COLUMNS[matrix].measurement} out."
-        )
-    if problem:
-        raise EvaluationError(f"Measuring failed for {name}: {problem}")
+def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
+    """Raise EvaluationError if sums or predictions could overflow."""
+    for count, maximum, noun in ((n_images, MAX_IMAGES, "images"), (n_classes, MAX_CLASSES, "classes")):
+        if count > maximum:
+            raise EvaluationError(
+                f"Measuring failed for {name}: expected up to {maximum:,} {noun}, got {count:,}. Evaluate fewer."
+            )
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
@@ -230,7 +195,6 @@ def check_values(
     n_images: int,
     label_counts: NDArray[np.integer[Any]] | None = None,
     *,
-    decimals: Mapping[str, int | None] | None = None,
     name: str = "a result",
 ) -> None:
     """Check the invariants of a result.
@@ -239,28 +203,21 @@ def check_values(
         values: columns of one evaluation, or of a part of it.
         n_images: number of images N in the result.
         label_counts: (C,) number of images of each true class, if known.
-        decimals: for a result read from a dataset's files, the decimals that each measurement was rounded to (None: not
-            rounded). Such a result may lack columns, and is checked with the accuracy that its decimals allow.
         name: name of the evaluation, for messages.
 
     Raises:
         EvaluationError: columns are missing or have the wrong type or shape, `cm` does not count N images (or each
-            class's images), `accuracy` does not follow from `cm`, a mean confidence is NaN although it covers images,
-            or is a number although it covers none, a mean is outside of its range, a row of confidences does not sum
-            to 1, means by label and by prediction come from different sums, or `predictions` do not match the counts
-            in `cm`.
+            class's images), a number is outside of its range, does not follow from the counts or from a sum of
+            integers, or is NaN although it covers images, or a row of confidences does not sum to 1.
     """
     if not has_predictions(values):
         check_measure_values(values, name=name)
         return
-    required = STANDARD_COLUMNS if decimals is None else ()
-    failure = _layout_failure(values, n_images, required)
-    failure = failure or _count_failure(values, n_images, label_counts) or _fraction_failure(values, decimals)
+    failure = _layout_failure(values, n_images) or _value_failure(values, n_images, label_counts)
     if failure is not None:
-        remedy = (
-            "The result is damaged; evaluate it again." if decimals is None else "Export or download the file again."
+        raise EvaluationError(
+            f"Checking measurements failed for {name}: expected {failure}. The result is damaged; evaluate it again."
         )
-        raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {remedy}")
 
 
 def has_predictions(values: Values) -> bool:
@@ -282,14 +239,9 @@ def check_measure_values(
 ) -> None:
     """Check the invariants of a measure's result.
 
-    Args:
-        values: columns of one evaluation.
-        declared_columns: names of the columns that the task declares; None if unknown.
-        name: name of the evaluation, for messages.
-
     Raises:
-        EvaluationError: the columns differ from the declared ones, or a column is not a finite float64 number or a list
-            of such numbers.
+        EvaluationError: the columns differ from the declared ones (None: unknown), or a column is not a finite float64
+            number or a list of such numbers.
     """
     failure = None if values else "one column or more, got none"
     for column, array in values.items():
@@ -306,91 +258,46 @@ def check_measure_values(
         )
 
 
-def _layout_failure(values: Values, n_images: int, required: Sequence[str]) -> str | None:
-    replaced_columns = {COUNTS} if has_counts(values) else set()
-    if not set(required) - replaced_columns <= set(values) <= set(COLUMNS):
-        known_columns = ", ".join(stored_order(COLUMNS))
-        return f"columns {', '.join(STANDARD_COLUMNS)} and any of {known_columns}, got {', '.join(values)}"
+def _layout_failure(values: Values, n_images: int) -> str | None:
+    counts = OUTCOME_COUNTS if OUTCOME_COUNTS in values else COUNTS
+    if not {"accuracy", counts} <= set(values) <= set(COLUMNS):
+        return f"the columns accuracy, {counts} and any of {', '.join(COLUMNS)}, got {', '.join(values)}"
     if n_images < 1:
         return f"one image or more, got {n_images}"
     n_classes = count_classes(values)
     for name, array in values.items():
-        shape, dtypes = COLUMNS[name].shape(n_classes, n_images), COLUMNS[name].dtypes
-        if n_classes:
-            dtypes = (COLUMNS[name].dtype_for(n_classes),)
+        column = COLUMNS[name]
+        # Without a matrix, the number of classes is unknown.
+        dtypes = {column.dtype_for(n_classes)} if n_classes else {column.dtype, column.wide_dtype or column.dtype}
+        shape = column.shape(n_classes, n_images)
         if array.shape != shape or array.dtype not in dtypes:
             return f"{name} {' or '.join(map(str, dtypes))} {shape}, got {array.dtype} {array.shape}"
     return None
 
 
-def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
-    for name, array in values.items():
-        column = COLUMNS[name]
-        n_counted = column.count_images(array) if column.is_exact else n_images
-        lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
-        if n_counted != n_images or lowest < 0 or (highest > n_images and not column.is_per_image):
-            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in total"
-    if not has_counts(values):
-        return None
+def _value_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
     cm = count_matrix(values)
+    if cm.sum() != n_images or cm.min() < 0:
+        return f"{n_images} images in cm, got {cm.sum()} in counts from {cm.min()}"
     if COUNTS in values and label_counts is not None and not np.array_equal(cm.sum(axis=1), label_counts):
         return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
-    for name, array in values.items():
-        # Without a confusion matrix, the counts of single classes are unknown.
-        is_counted = None if COUNTS not in values and name == PREDICTIONS else COLUMNS[name].is_counted
-        if is_counted is not None and not is_counted(array, cm):
-            return f"{name} as in cm, got others"
-    return None
-
-
-def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
-    """Check columns of means exactly, or with `decimals` within half a unit of the last decimal."""
-    cm = count_matrix(values) if has_counts(values) else None
-    failures = (
-        _mean_failure(COLUMNS[name], array, cm, _slack_of(COLUMNS[name], decimals), is_exact=decimals is None)
-        for name, array in values.items()
-        if not COLUMNS[name].is_exact
+    return next(
+        filter(None, (_column_failure(COLUMNS[name], array, cm, values) for name, array in values.items())), None
     )
-    failure = next(filter(None, failures), None)
-    if failure is not None or decimals is not None or cm is None:
-        return failure
-    sums_by_column = {
-        name: _total_of(COLUMNS[name], array, cm).sum(axis=0).tobytes()
-        for name, array in values.items()
-        if COLUMNS[name].is_distribution
-    }
-    if len(set(sums_by_column.values())) > 1:
-        return f"{' and '.join(sums_by_column)} to be means of the same confidences, got different sums"
-    return None
 
 
-def _slack_of(column: Column, decimals: Mapping[str, int | None] | None) -> float:
-    """Return the error that a column's values may have."""
-    if decimals is None:
-        return 0.0
-    n_decimals = decimals.get(column.measurement)
-    return _ARITHMETIC_TOLERANCE + (0.0 if n_decimals is None else 0.5 * 10.0**-n_decimals)
-
-
-def _mean_failure(
-    column: Column, array: NDArray[Any], cm: NDArray[np.int64] | None, slack: float, *, is_exact: bool
-) -> str | None:
+def _column_failure(column: Column, array: NDArray[Any], cm: NDArray[np.int64], values: Values) -> str | None:
     name = column.name
-    if is_exact and cm is not None and column.count_images_per_mean is not None:
-        has_images = np.broadcast_to(column.count_images_per_mean(cm) > 0, array.shape)
-        if not np.array_equal(np.isnan(array), ~has_images):
-            return f"{name} to be NaN exactly where it covers no images"
-    means = array if column.count_images_per_mean is None else array[~np.isnan(array)]
-    tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
-    if means.size and not (means.min() >= -tolerance and means.max() <= column.largest + tolerance):
-        return f"{name} in [0, {column.largest:g}], got [{means.min()}, {means.max()}]"
-    if column.value_from_counts is not None and cm is not None:
-        expected = float(column.value_from_counts(cm))
-        if abs(float(array) - expected) > slack:
-            return f"{name} {expected}, which follows from cm, got {float(array)}"
-    if column.is_distribution:
-        row_sums = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
-        error = float(np.abs(row_sums - 1).max(initial=0.0))
-        if error > row_sum_tolerance(array.shape[-1]) + array.shape[-1] * slack:
-            return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
+    if column.is_exact:
+        # Without a confusion matrix, the counts of single classes are unknown.
+        is_counted = None if COUNTS not in values and name == PREDICTIONS else column.is_counted
+        return f"{name} as in cm, got others" if is_counted is not None and not is_counted(array, cm) else None
+    if (array < 0).any() or (array > column.largest).any():
+        return f"{name} in [0, {column.largest:g}], got [{np.nanmin(array)}, {np.nanmax(array)}]"
+    with np.errstate(invalid="ignore"):  # casting NaN to integers
+        totals = {COUNTS: cm, name: _total_of(column, array, cm)}
+    if not np.array_equal(_finalise(totals, {name: column.dtype})[name], array, equal_nan=True):
+        return f"{name} to follow from cm and from a sum of integers, got other numbers"
+    if column.is_distribution and (np.abs(array.sum(axis=-1) - 1) > row_sum_tolerance(array.shape[-1])).any():
+        return f"rows of {name} to sum to 1, got others"
     return None

@@ -1,5 +1,6 @@
 """Calls to user-defined functions, and checks of their results."""
 
+import dataclasses
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from robust201.attacks.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.core.errors import EvaluationError, PerturbationError
 from robust201.core.user_code import describe_failure
-from robust201.networks.classifier import Classifier
 from robust201.networks.network_check import NetworkGuard
+from robust201.networks.watch import Watch
 
 
 def call_attack(
@@ -25,13 +26,8 @@ def call_attack(
 ) -> Iterator[Perturbed]:
     """Perturb images batch by batch at every strength.
 
-    Args:
-        attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, channels, H, W) float32
-            in [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
-        function_name: the function's name, for messages.
-        function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of the function's random numbers.
-        request: images and strengths.
+    `attack` is ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, channels, H, W) float32
+    in [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
 
     Raises:
         PerturbationError: the function failed, or did not return a tensor.
@@ -60,29 +56,16 @@ def count_passes(
     """Count the passes of an attack (see `call_attack`) on a request's images at its first strength, at most one batch.
 
     Returns:
-        Forward-pass equivalents per image, at least 1; a gradient counts as three forward passes. 1 if the function
-        fails, which its evaluation reports.
+        Passes per image as `Watch` counts them, at least 1; 1 if the function fails, which its evaluation reports.
     """
-    n_passes = 0
-
-    def count(_classifier: Classifier, _inputs: object, logits: torch.Tensor) -> None:
-        nonlocal n_passes
-        n_passes += len(logits)
-        if logits.requires_grad:
-            logits.register_hook(count_gradient)  # type: ignore[no-untyped-call]
-
-    def count_gradient(gradient: torch.Tensor) -> None:
-        nonlocal n_passes
-        n_passes += 2 * len(gradient)
-
-    handle = context.classifier.register_forward_hook(count)
+    counts: list[int] = []
+    watch = Watch(context.classifier.device, counts.append)
+    context = dataclasses.replace(context, classifier=context.classifier.watched(watch))
     try:
         next(call_attack(attack, "", function_parameters, context, request))
     except (PerturbationError, EvaluationError):
         return 1.0
-    finally:
-        handle.remove()
-    return max(1.0, n_passes / min(len(request.images), context.batch_size))
+    return max(1.0, sum(counts) / min(len(request.images), context.batch_size))
 
 
 def call_measure(
@@ -94,13 +77,8 @@ def call_measure(
 ) -> Mapping[str, NDArray[Any]]:
     """Measure a network on all images of a request at once.
 
-    Args:
-        measure: ``(model, images, labels, **parameters)`` → mapping from columns to numbers or lists of numbers;
-            the first three arguments are the same as for an attack.
-        function_name: the function's name, for messages.
-        function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of the function's random numbers.
-        request: the images.
+    `measure` is ``(model, images, labels, **parameters)`` → mapping from columns to numbers or lists of numbers; the
+    first three arguments are the same as for an attack.
 
     Raises:
         EvaluationError: the function failed, did not return numbers by column, or changed the network.

@@ -3,13 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from robust201.core.user_code import UserFunction
 from robust201.tasks import Task
-
-if TYPE_CHECKING:
-    from robust201.attacks.context import Context, Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +29,6 @@ class UserTask(Task):
         """Return False: every engine calls a user's attack once per batch."""
         del engine
         return False
-
-    def count_passes(self, context: "Context", request: "Request") -> float:
-        """Count an attack's passes on the images of a request (see `user_calls.count_passes`)."""
-        from robust201.evaluation.user_calls import count_passes
-
-        return count_passes(self.function.load(), self.function_parameters, context, request)
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Load the function (which imports torch), and adapt it to the contract of perturbations or measures.

@@ -13,6 +13,7 @@ from robust201.dataset.reader import Dataset
 from robust201.figures.definition import FigureDefinition
 from robust201.figures.formats import DRAWN_FORMATS, parse_width
 from robust201.figures.table import FIGURES, find_figure
+from robust201.figures.vega_files import draw_file
 
 CSV = "csv"
 
@@ -55,22 +56,16 @@ def save_plots(
     definitions = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]
     all_results = read_results(dataset.select())
     selected_results = all_results if data is None else [choose_results(all_results, data, dataset.path)]
-    drawings = [
-        (results, figure, out / f"{results.name}-{figure.name}.{file_format}")
-        for results in selected_results
-        for figure in definitions
-        if not figure.is_across_datasets
-    ]
-    across = all_results[:1] if data is None else []
-    drawings += [
-        (results, figure, out / f"{figure.name}.{file_format}")
-        for results in across
-        for figure in definitions
-        if figure.is_across_datasets
-    ]
-    for _, _, path in drawings:
+    drawings = []
+    for figure in definitions:
+        if figure.is_across_datasets:
+            drawings += [(results, figure, figure.name) for results in all_results[:1] if data is None]
+        else:
+            drawings += [(results, figure, f"{results.name}-{figure.name}") for results in selected_results]
+    files = [(results, figure, out / f"{name}.{file_format}") for results, figure, name in drawings]
+    for _, _, path in files:
         check_output_file(path)
-    paths = [path for results, figure, path in drawings if _write_figure(results, figure, path, inches)]
+    paths = [path for results, figure, path in files if _write_figure(results, figure, path, inches)]
     if not paths:
         requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in definitions}))
         raise ResultsError(
@@ -134,8 +129,6 @@ def _describe_results(results: DatasetResults) -> str:
 
 def _write_figure(results: DatasetResults, figure: FigureDefinition, path: Path, width: float) -> bool:
     """Write a figure to a file, or return False if the results do not suffice."""
-    from robust201.figures.vega_files import draw_file
-
     frame = figure.compute_numbers(results)
     if frame.empty:
         return False

@@ -24,20 +24,6 @@ function element(tag, text = "", attributes = {}) {
   return node;
 }
 
-// ---- light and dark ----
-
-const systemDark = matchMedia("(prefers-color-scheme: dark)");
-
-function storedTheme() {
-  try { return localStorage.getItem("robust201-theme") || "auto"; } catch { return "auto"; }
-}
-
-function setTheme(choice) {
-  $("theme").value = choice;
-  const isDark = choice === "dark" || (choice === "auto" && systemDark.matches);
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
-}
-
 // ---- figures ----
 
 // Draw a figure with as many columns of panels as fit.
@@ -210,11 +196,6 @@ function turnPage(step) {
 }
 
 $("dataset").addEventListener("change", (event) => chooseDataset(event.target.value));
-$("theme").addEventListener("change", (event) => {
-  try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* without storage, the theme is not remembered */ }
-  setTheme(event.target.value);
-});
-systemDark.addEventListener("change", () => setTheme($("theme").value));
 $("filter").addEventListener("input", () => { firstRow = 0; showTable(); });
 $("page-previous").addEventListener("click", () => turnPage(-1));
 $("page-next").addEventListener("click", () => turnPage(1));
@@ -222,11 +203,6 @@ $("network-form").addEventListener("submit", (event) => { event.preventDefault()
 document.querySelectorAll("figure[data-figure]").forEach((figure) => observer.observe(figure));
 addEventListener("resize", drawNearFigures);
 addEventListener("hashchange", followAddress);
-addEventListener("beforeprint", () => {
-  document.documentElement.dataset.theme = "light";
-  document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure);
-});
-addEventListener("afterprint", () => setTheme($("theme").value));
-setTheme(storedTheme());
+addEventListener("beforeprint", () => document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure));
 chooseDataset(dataset.name);
 followAddress();

@@ -6,9 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import vl_convert
 
 from robust201 import __version__
+from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, read_results
+from robust201.analysis.ranking import Ranking, rank_networks
 from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.colours import GRID, INK, PAPER
 from robust201.core.errors import ResultsError
@@ -16,15 +21,12 @@ from robust201.core.files import check_output_file, write_text
 from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
+from robust201.evaluation.attack_flags import ZERO_GRADIENTS, find_flags
+from robust201.figures.definition import FigureDefinition
+from robust201.figures.page_data import MISSING, pack_results, pack_space
+from robust201.figures.panels import specify_page
+from robust201.figures.table import FIGURES
 from robust201.networks.spaces import CellSpace
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from robust201.analysis.dataset_results import DatasetResults
-    from robust201.analysis.ranking import Ranking
-    from robust201.figures.definition import FigureDefinition
-
 
 VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
 """Script that is bundled with Vega-Embed, Vega and Vega-Lite, and makes `vegaEmbed` available to the page."""
@@ -44,12 +46,6 @@ def write_report(dataset: Dataset, out: Path) -> Path:
         out: file to write.
     """
     check_output_file(out)
-    import vl_convert
-
-    from robust201.analysis.dataset_results import MEAN_NOTE, read_results
-    from robust201.analysis.ranking import rank_networks
-    from robust201.figures.page_data import MISSING, pack_results, pack_space
-
     dataset = dataset.select()
     all_results = read_results(dataset)
     if not all_results:
@@ -101,7 +97,7 @@ def _embedded_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
-def _describe_networks(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
+def _describe_networks(dataset: Dataset, all_results: Sequence[DatasetResults]) -> str:
     """Return what was evaluated: networks, their size if it is not the space's own, and datasets."""
     n_networks = len({network for results in all_results for network in results.architectures})
     names = ", ".join(results.label for results in all_results)
@@ -123,7 +119,7 @@ def _join_items(items: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in items.items())
 
 
-def _overview_section(dataset: Dataset, all_results: "Sequence[DatasetResults]") -> str:
+def _overview_section(dataset: Dataset, all_results: Sequence[DatasetResults]) -> str:
     """Return what was evaluated: networks, training, images and keys; and what is missing."""
     space, folders = dataset.space, dataset.folders
     architectures = {architecture for results in all_results for architecture in results.architectures}
@@ -194,10 +190,8 @@ def _warning(text: str, messages: Sequence[str]) -> str:
     return f'<div class="warning">{text} <ul>{items}</ul></div>'
 
 
-def _attack_flags_warning(results: "DatasetResults") -> str:
+def _attack_flags_warning(results: DatasetResults) -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
-    from robust201.evaluation.attack_flags import ZERO_GRADIENTS, find_flags
-
     n_classes = results.reader.count_classes(results.name)
     if results.n_images is None or n_classes is None:
         return ""
@@ -213,7 +207,7 @@ def _attack_flags_warning(results: "DatasetResults") -> str:
     return _warning("Signs of weak attacks:", [flag.message for flag in flags]) if flags else ""
 
 
-def _answer_section(rankings: "Sequence[Ranking]") -> str:
+def _answer_section(rankings: Sequence[Ranking]) -> str:
     """Return the section that names the best networks; empty if there are no accuracies."""
     answers = [
         f'<p>{html.escape(ranking.summary)}</p><p class="muted">{html.escape(ranking.basis)}</p>'
@@ -223,9 +217,7 @@ def _answer_section(rankings: "Sequence[Ranking]") -> str:
     return f'<section id="answer">{"".join(answers)}</section>' if answers else ""
 
 
-def _dataset_section(results: "DatasetResults") -> str:
-    from robust201.figures.table import FIGURES
-
+def _dataset_section(results: DatasetResults) -> str:
     blocks, links, omitted_figures = [], [], []
     for figure in FIGURES.values():
         if figure.is_across_datasets:
@@ -242,15 +234,12 @@ def _dataset_section(results: "DatasetResults") -> str:
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2>{_attack_flags_warning(results)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>{"".join(blocks)}'
-        f'<p class="muted">{html.escape(omitted) if omitted_figures else ""}</p>'
-        f"{_measure_table(results)}</section>"
+        f'<p class="muted">{html.escape(omitted) if omitted_figures else ""}</p></section>'
     )
 
 
-def _across_section(all_results: "Sequence[DatasetResults]") -> str:
+def _across_section(all_results: Sequence[DatasetResults]) -> str:
     """Return the figures across datasets; empty if there are none."""
-    from robust201.figures.table import FIGURES
-
     frames = {
         figure: figure.compute_numbers(all_results[0]) for figure in FIGURES.values() if figure.is_across_datasets
     }
@@ -264,9 +253,7 @@ def _across_section(all_results: "Sequence[DatasetResults]") -> str:
     return f'<section id="across"><h2>Across datasets</h2>{"".join(blocks)}</section>'
 
 
-def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
-    from robust201.figures.panels import specify_page
-
+def _figure_block(figure: FigureDefinition, frame: pd.DataFrame, results: DatasetResults, identifier: str) -> str:
     spec = specify_page(figure.draw(frame, results))
     content = _in_page_colours(_embedded_json(spec))
     title = html.escape(figure.title)
@@ -289,22 +276,3 @@ def _in_page_colours(specification: str) -> str:
     """Replace the colours of text, lines and background with those of the page."""
     text = specification.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
     return text.replace(PAPER, "var(--card)")
-
-
-def _measure_table(results: "DatasetResults") -> str:
-    """Return a table that summarises the measures, and the values of keys that robust201 does not know.
-
-    It is empty if there are neither.
-    """
-    from robust201.analysis.labels import measure_label
-
-    rows = []
-    for measure, values in results.measures.items():
-        finite = values.dropna()
-        numbers = "".join(f"<td>{number:.4g}</td>" for number in (finite.min(), finite.median(), finite.max()))
-        label = html.escape(measure_label(*measure))  # type: ignore[misc]
-        rows.append(f"<tr><th>{label}</th>{numbers}<td>{len(finite):,}</td></tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("measure", "lowest", "median", "highest", "architectures"))
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    scrolled = f'<div class="scroll" tabindex="0" role="region" aria-label="Measures">{table}</div>'
-    return f"<details><summary>Measures</summary>{scrolled}</details>" if rows else ""

@@ -1,6 +1,5 @@
 """Figures as SVG, PDF and PNG files of a given width, drawn by vl-convert."""
 
-import base64
 import json
 import re
 from collections.abc import Sequence
@@ -13,16 +12,9 @@ from robust201.figures.panels import POINTS_PER_INCH, Figure, Spec, specify_file
 
 PNG_DPI = 300
 
-MIN_RASTERISED_MARKS = 500
-"""Groups of at least this many marks are drawn as a bitmap instead of vectors in SVG and PDF files."""
-
 _SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d.]+ [\d.]+"')
-_MANY_MARKS = re.compile(
-    rf'<g class="mark-(?:symbol|rect) role-mark[^>]*>(?:<path[^>]*/>){{{MIN_RASTERISED_MARKS},}}</g>'
-)
 _ID = re.compile(r'<(?:clipPath|linearGradient)[^>]*? id="([^"]+)"')
 _REFERENCE = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
-_POSITION = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
 
 
 def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence[str] = ()) -> bytes:
@@ -53,7 +45,6 @@ def convert_svg(svg: str, file_format: str) -> bytes:
             lambda match: match[0].replace(f'"{match[1]}"', f'"{float(match[1]) + 0.01:g}"', 1), svg, count=1
         )
         return vl_convert.svg_to_png(svg, ppi=PNG_DPI)
-    svg = _MANY_MARKS.sub(lambda match: _rasterise(match[0]), svg)
     if file_format == "pdf":
         return vl_convert.svg_to_pdf(svg)
     return _SIZE.sub(r'width="\1pt" height="\2pt" viewBox="0 0 \1 \2"', svg, count=1).encode() + b"\n"
@@ -83,18 +74,3 @@ def _widen(svg: str, width: float) -> str:
     start = svg.index(">", svg.index("<rect")) + 1
     shifted = f'{svg[:start]}<g transform="translate({shift:g},0)">{svg[start:].removesuffix("</svg>")}</g></svg>'
     return _SIZE.sub(f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"', shifted, count=1)
-
-
-def _rasterise(group: str) -> str:
-    """Replace a group of marks with a bitmap of the group."""
-    positions = [(float(x), float(y)) for x, y in _POSITION.findall(group)]
-    if not positions:
-        return group
-    margin = 6
-    left, top = (min(axis) - margin for axis in zip(*positions, strict=True))
-    right, bottom = (max(axis) + margin for axis in zip(*positions, strict=True))
-    size_attributes = f'width="{right - left:g}" height="{bottom - top:g}"'
-    view_box = f"{left:g} {top:g} {right - left:g} {bottom - top:g}"
-    svg_head = f'<svg xmlns="http://www.w3.org/2000/svg" {size_attributes} viewBox="{view_box}">'
-    png = base64.b64encode(vl_convert.svg_to_png(f"{svg_head}{group}</svg>", ppi=PNG_DPI)).decode()
-    return f'<image x="{left:g}" y="{top:g}" {size_attributes} xlink:href="data:image/png;base64,{png}"/>'

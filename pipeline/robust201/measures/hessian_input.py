@@ -29,14 +29,12 @@ from robust201.tasks.measures import InputHessianParameters
 
 
 def measure(context: Context, parameters: InputHessianParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure the network on all images of a request.
+    """Measure the network on all images of a request, and return the selected columns.
 
-    Returns:
-        The selected columns. `largest`: mean over images of the largest eigenvalue of the Hessian of an image's
-        cross-entropy; `largest_sd`: standard deviation of these eigenvalues over images. `batch_largest`: mean over
-        batches of the largest eigenvalue of the Hessian of the batch's summed cross-entropy with respect to all its
-        images, which in evaluation mode is the maximum over the images; `batch_largest_sd`: standard deviation over
-        batches.
+    `largest`: mean over images of the largest eigenvalue of the Hessian of an image's cross-entropy; `largest_sd`:
+    standard deviation of these eigenvalues over images. `batch_largest`: mean over batches of the largest eigenvalue of
+    the Hessian of the batch's summed cross-entropy with respect to all its images, which in evaluation mode is the
+    maximum over the images; `batch_largest_sd`: standard deviation over batches.
     """
     columns = parameters.selected_columns
     n_images = len(request.images)

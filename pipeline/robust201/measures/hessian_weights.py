@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.attacks.context import Context, Request, to_float
+from robust201.core.noise import generator
 from robust201.measures.lanczos import largest_eigenvalues
 from robust201.measures.trainable import (
     copy_in_mode,
@@ -23,7 +24,6 @@ from robust201.measures.trainable import (
     normalised,
     pass_slices,
     seeded_pass,
-    uniforms,
 )
 from robust201.networks.classifier import network_logits
 from robust201.tasks.measures import HessianWeightsParameters
@@ -91,7 +91,8 @@ def _largest_eigenvalue(
             total += torch.cat([gradient.flatten() for gradient in second_derivatives])
         return total
 
-    start = torch.from_numpy(uniforms(context, "start", sum(sizes)) - 0.5)[None].to(context.classifier.device)
+    words = generator(context.seed, context.key, "start").bit_generator.random_raw(sum(sizes))
+    start = torch.from_numpy(((words >> 11) + 0.5) * 2.0**-53 - 0.5)[None].to(context.classifier.device)
     (largest,) = largest_eigenvalues(
         apply, start, steps=parameters.steps, tolerance=parameters.tolerance, name=context.key
     )

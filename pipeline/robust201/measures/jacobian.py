@@ -84,21 +84,14 @@ def _squared_norms(context: Context, parameters: JacobianParameters, request: Re
     total = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
     if parameters.projections == "exact":
         for class_index in range(n_classes):
-            total += _squared_gradient_norms(
-                context, parameters, pixels, _one_hot_directions(class_index, n_classes, pixels)
-            )
+            directions = torch.eye(n_classes, device=pixels.device)[class_index].expand(len(pixels), -1)
+            total += _squared_gradient_norms(context, parameters, pixels, directions)
         return total
     random_numbers = RandomNumbers(context.seed, context.key)
     for projection in range(parameters.projections):
         directions = _directions(random_numbers, projection, request.indices[batch], n_classes, pixels.device)
         total += _squared_gradient_norms(context, parameters, pixels, directions)
     return total * (n_classes / parameters.projections)
-
-
-def _one_hot_directions(class_index: int, n_classes: int, pixels: torch.Tensor) -> torch.Tensor:
-    directions = torch.zeros(len(pixels), n_classes, device=pixels.device)
-    directions[:, class_index] = 1
-    return directions
 
 
 def _squared_gradient_norms(

@@ -23,7 +23,7 @@ iteration has already found all directions that it can reach."""
 def largest_eigenvalues(
     apply: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, *, steps: int, tolerance: float, name: str
 ) -> NDArray[np.float64]:
-    """Return the algebraically largest eigenvalue of each operator of a batch.
+    """Return the algebraically largest eigenvalue (B,) of each operator of a batch.
 
     Args:
         apply: (B, D) float32 → (B, D); operator b is applied to row b.
@@ -31,9 +31,6 @@ def largest_eigenvalues(
         steps: maximum number of applications.
         tolerance: residual at which to stop, relative to the largest absolute Ritz value.
         name: name of the evaluation, for messages.
-
-    Returns:
-        (B,) eigenvalues.
 
     Raises:
         EvaluationError: an operator returned NaN or infinity, or an eigenvalue did not converge.

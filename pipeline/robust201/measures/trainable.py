@@ -3,16 +3,13 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robust201.attacks.context import Context, slices
 from robust201.core.errors import EvaluationError
-from robust201.core.noise import generator
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import is_gpu
 from robust201.tasks.measures import DerivativeParameters, Mode
@@ -56,13 +53,7 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
 
 @contextmanager
 def seeded_pass(context: Context, parameters: DerivativeParameters, first_image: int) -> Iterator[None]:
-    """In training mode, seed layers such as dropout, so that every pass over a batch uses the same random numbers.
-
-    Args:
-        context: context of the measure.
-        parameters: parameters of the measure.
-        first_image: position of the batch's first image.
-    """
+    """In training mode, seed layers such as dropout, so that every pass over a batch uses the same random numbers."""
     if parameters.mode == "evaluation":
         yield
         return
@@ -86,9 +77,9 @@ def gradients(
     """Return the gradients of a value, with zeros for inputs that it does not depend on.
 
     Args:
-        value: a scalar, or a tensor of any shape if there is a `vector`.
+        value: a scalar, or a tensor with the shape of `vector`.
         inputs: tensors to differentiate with respect to.
-        vector: vector of the vector-Jacobian product, in the value's shape.
+        vector: vector of the vector-Jacobian product.
         keep_graph: whether to keep the graph, to differentiate it again.
         differentiable: whether the gradients themselves can be differentiated; this also keeps the graph.
     """
@@ -116,10 +107,3 @@ def pass_slices(context: Context, parameters: DerivativeParameters, images: slic
     n_pass_images = _GPU_IMAGES if is_gpu(context.classifier.device) else _CPU_IMAGES
     n_pass_images = min(n_pass_images, context.classifier.batch_sizes.limit or n_pass_images)
     return list(slices(images.stop, n_pass_images, images.start))
-
-
-def uniforms(context: Context, purpose: str, n_values: int) -> NDArray[Any]:
-    """Draw (n_values,) float64 in (0, 1), seeded by the sweep's seed, the key and the numbers' purpose."""
-    words = generator(context.seed, context.key, purpose).bit_generator.random_raw(n_values)
-    uniform_numbers: NDArray[Any] = ((words >> 11) + 0.5) * 2.0**-53
-    return uniform_numbers

@@ -35,6 +35,8 @@ class Bananas(Optimiser):
     predictions.
     """
 
+    title = "BANANAS"
+
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._observations: list[tuple[int, float]] = []

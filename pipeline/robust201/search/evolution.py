@@ -25,6 +25,8 @@ class RegularizedEvolution(Optimiser):
     give a cell that was already evaluated, which still counts as a query.
     """
 
+    title = "Regularised evolution"
+
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._population: deque[tuple[int, float]] = deque()

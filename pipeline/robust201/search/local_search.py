@@ -13,6 +13,8 @@ N_STARTS = 10
 class LocalSearch(Optimiser):
     """Move to the first better neighbour; at a local optimum, restart from random cells that have not been queried."""
 
+    title = "Local search"
+
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._pending_starts: list[int] = []

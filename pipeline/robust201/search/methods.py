@@ -1,6 +1,4 @@
-"""The table of search methods. To add a method, write a subclass of `Optimiser`, and add a row to `METHODS`."""
-
-from typing import NamedTuple
+"""The table of search methods. To add a method, write a subclass of `Optimiser`, and add it to `METHODS`."""
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.search.bananas import Bananas
@@ -9,33 +7,16 @@ from robust201.search.local_search import LocalSearch
 from robust201.search.optimiser import Optimiser
 from robust201.search.random_search import RandomSearch
 
-
-class MethodRow(NamedTuple):
-    """A search method.
-
-    Attributes:
-        name: name on the command line.
-        title: name in tables and figures.
-        optimiser: class whose instances are runs of the method.
-    """
-
-    name: str
-    title: str
-    optimiser: type[Optimiser]
-
-
-METHODS: dict[str, MethodRow] = {
-    row.name: row
-    for row in (
-        MethodRow("bananas", "BANANAS", Bananas),
-        MethodRow("local", "Local search", LocalSearch),
-        MethodRow("random", "Random search", RandomSearch),
-        MethodRow("evolution", "Regularised evolution", RegularizedEvolution),
-    )
+METHODS: dict[str, type[Optimiser]] = {
+    "bananas": Bananas,
+    "local": LocalSearch,
+    "random": RandomSearch,
+    "evolution": RegularizedEvolution,
 }
+"""Classes whose instances are runs, by the method's name on the command line."""
 
 
-def find_method(name: str) -> MethodRow:
+def find_method(name: str) -> type[Optimiser]:
     """Return the method with this name; for an unknown name, raise a ConfigError that suggests the closest name."""
     if name not in METHODS:
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -16,11 +16,14 @@ class Optimiser(ABC):
     it. The budget must not exceed the number of members.
 
     Attributes:
+        title: name of the method in tables.
         cells: cells that may be queried.
         rng: random generator.
         n_queries: budget: the number of queries.
         queried: architectures queried so far.
     """
+
+    title: ClassVar[str]
 
     def __init__(self, cells: SearchCells, rng: np.random.Generator, *, n_queries: int) -> None:
         self.cells = cells

@@ -6,6 +6,8 @@ from robust201.search.optimiser import Optimiser
 class RandomSearch(Optimiser):
     """Query each member once, in uniformly random order."""
 
+    title = "Random search"
+
     _order: list[int] | None = None
 
     def propose(self) -> int:

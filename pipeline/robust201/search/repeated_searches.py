@@ -1,4 +1,4 @@
-"""Repeated searches on a dataset, summarised by the optimum and, for each method, the mean result and the regret."""
+"""Repeated searches on a dataset, summarised by the optimum and the mean result of each method."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.terms import find_evaluations, mean_accuracy
-from robust201.core.errors import ConfigError, did_you_mean
-from robust201.dataset.layout import CLEAN, PUBLISHED_DATASETS
-from robust201.dataset.reader import Dataset
+from robust201.core.errors import ConfigError
 from robust201.networks.spaces import CellSpace
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
-from robust201.search.runs import Benchmark, Runs, run_methods
+from robust201.search.runs import Benchmark, run_methods
 from robust201.statistics.intervals import mean_intervals
 
 _Floats = NDArray[np.float64]
@@ -44,6 +42,9 @@ class MeanOverRuns(NamedTuple):
     high: float
     deviation: float
 
+    def to_payload(self) -> dict[str, float | None]:
+        return {name: None if np.isnan(value) else value for name, value in self._asdict().items()}
+
 
 @dataclass(frozen=True, eq=False)
 class MethodResult:
@@ -53,18 +54,12 @@ class MethodResult:
         method: name of the method.
         selected: (runs,) best cell of each run.
         reported: mean over runs of each reported column.
-        regret: (queries,) mean over runs of the optimum minus the best value so far.
-        low: (queries,) lower bound of the 95% interval of `regret`.
-        high: (queries,) upper bound of the 95% interval of `regret`.
         optimum_fraction: fraction of runs that reached the optimum.
     """
 
     method: str
     selected: NDArray[np.int64]
     reported: dict[str, MeanOverRuns]
-    regret: _Floats
-    low: _Floats
-    high: _Floats
     optimum_fraction: float
 
 
@@ -106,14 +101,9 @@ class RepeatedSearch:
         methods = [
             {
                 "method": result.method,
-                "reported": {name: _replace_nan_in_dict(mean._asdict()) for name, mean in result.reported.items()},
+                "reported": {name: mean.to_payload() for name, mean in result.reported.items()},
                 "share_of_runs_at_optimum": result.optimum_fraction,
                 "found": result.selected.tolist(),
-                "regret_by_query": {
-                    "mean": _replace_nan(result.regret),
-                    "low": _replace_nan(result.low),
-                    "high": _replace_nan(result.high),
-                },
             }
             for result in self.results
         ]
@@ -122,8 +112,7 @@ class RepeatedSearch:
 
 
 def repeat_searches(
-    reader: Dataset,
-    dataset: str,
+    results: DatasetResults,
     objectives: Sequence[str],
     *,
     methods: Sequence[str] | None = None,
@@ -137,8 +126,7 @@ def repeat_searches(
     The objectives and the accuracies of table 1 that the dataset has are reported for the selected cells.
 
     Args:
-        reader: reader of the results folder.
-        dataset: name of the dataset to search.
+        results: results on the dataset to search.
         objectives: accuracies to maximise: scores, keys, or keys at a strength (see `terms.find_evaluations`).
         methods: names in `METHODS`; by default all.
         n_queries: budget of a run.
@@ -149,69 +137,41 @@ def repeat_searches(
     Raises:
         ConfigError: results are missing or cover too few architectures, or an argument is invalid.
     """
-    space = cell_space_of(reader)
-    results = _read_searchable_results(reader, dataset)
+    space = results.space
+    if space is None:
+        raise ConfigError(
+            f"Searching failed for {results.reader.path}: its architectures belong to the space "
+            f"{results.reader.space_name or 'unknown'}, which has no cells. Choose a dataset of cells."
+        )
     objectives = [objective.strip() for objective in objectives]
     objective_values = [_values_by_cell(space, results, objective) for objective in objectives]
     available = [name for name in TABLE1_COLUMNS if find_evaluations(results, name)]
     columns = {name: _values_by_cell(space, results, name) for name in dict.fromkeys([*available, *objectives])}
     absent = tuple(name for name in TABLE1_COLUMNS if name not in available)
-    method_names = [find_method(name).name for name in dict.fromkeys(METHODS if methods is None else methods)]
-    has_all_values = ~np.isnan(np.sum([*objective_values, *columns.values()], axis=0))
-    cells = SearchCells(space, has_all_values)
+    names = list(dict.fromkeys(METHODS if methods is None else methods))
+    for name in names:
+        find_method(name)  # raises an error for an unknown name
+    cells = SearchCells(space, ~np.isnan(np.sum([*objective_values, *columns.values()], axis=0)))
     if len(cells) < n_queries:
         raise ConfigError(
-            f"Searching failed for {dataset}: {n_queries:,} queries need at least that many architectures with all "
-            f"results, but there are {len(cells):,}. Lower --queries, or evaluate more architectures."
+            f"Searching failed for {results.name}: {n_queries:,} queries need at least that many architectures with "
+            f"all results, but there are {len(cells):,}. Lower --queries, or evaluate more architectures."
         )
-    runs_by_benchmark = run_methods(
-        [Benchmark(cells, values[cells.isomorphs]) for values in objective_values],
-        method_names,
-        n_queries=n_queries,
-        n_runs=n_runs,
-        seed=seed,
-        on_progress=on_progress,
-    )
+    benchmarks = [Benchmark(cells, values[cells.isomorphs]) for values in objective_values]
+    options: dict[str, Any] = {"n_queries": n_queries, "n_runs": n_runs, "seed": seed, "on_progress": on_progress}
+    queried = run_methods(benchmarks, names, **options)
     values_by_column = {name: values[cells.isomorphs] for name, values in columns.items()}
     optimum = {name: float(values[cells.members].max()) for name, values in values_by_column.items()}
-    return [
-        RepeatedSearch(
-            objective,
-            dataset,
-            optimum,
-            tuple(_summarise(method_runs, values_by_column) for method_runs in runs),
-            len(cells),
-            n_queries,
-            n_runs,
-            absent,
+    searches = []
+    for objective, benchmark, runs_by_method in zip(objectives, benchmarks, queried, strict=True):
+        summaries = tuple(
+            _summarise(name, benchmark, benchmark.best(runs), values_by_column)
+            for name, runs in zip(names, runs_by_method, strict=True)
         )
-        for objective, runs in zip(objectives, runs_by_benchmark, strict=True)
-    ]
-
-
-def datasets_with_accuracies(reader: Dataset) -> list[str]:
-    """Return the datasets with accuracies in a folder; `reader.data` may list more if the folder has no sweep.json."""
-    return [name for name in reader.data if any(reader.has(name, key) for key in reader.keys_all)]
-
-
-def cell_space_of(reader: Dataset) -> CellSpace:
-    """Return the cell space of a folder's architectures; raise ConfigError if they are not cells."""
-    if reader.space is None:
-        raise ConfigError(
-            f"Searching failed for {reader.path}: its architectures belong to the space "
-            f"{reader.space_name or 'unknown'}, which has no cells. Choose a dataset of cells."
+        searches.append(
+            RepeatedSearch(objective, results.name, optimum, summaries, len(cells), n_queries, n_runs, absent)
         )
-    return reader.space
-
-
-def _read_searchable_results(reader: Dataset, dataset: str) -> DatasetResults:
-    available_datasets = datasets_with_accuracies(reader)
-    if dataset not in available_datasets:
-        raise ConfigError(
-            f"Searching failed for {reader.path}: it has no results on {dataset!r}."
-            f"{did_you_mean(dataset, available_datasets)}"
-        )
-    return DatasetResults(dataset, reader, reader.accuracies(dataset))
+    return searches
 
 
 def _values_by_cell(space: CellSpace, results: DatasetResults, name: str) -> _Floats:
@@ -222,59 +182,14 @@ def _values_by_cell(space: CellSpace, results: DatasetResults, name: str) -> _Fl
     return values
 
 
-def _summarise(runs: Runs, values_by_column: dict[str, _Floats]) -> MethodResult:
-    values = runs.benchmark.values
-    optimum = float(values[runs.benchmark.cells.members].max())
-    best_by_query = runs.best_by_query()
-    selected = best_by_query[:, -1]
-    reported = {name: _mean_over_runs(column_values[selected]) for name, column_values in values_by_column.items()}
-    regret = mean_intervals(optimum - values[best_by_query])
-    return MethodResult(runs.method, selected, reported, *regret, float(np.mean(values[selected] == optimum)))
+def _summarise(
+    method: str, benchmark: Benchmark, selected: NDArray[np.int64], values_by_column: dict[str, _Floats]
+) -> MethodResult:
+    reported = {name: _mean_over_runs(values[selected]) for name, values in values_by_column.items()}
+    is_optimal = benchmark.values[selected] == benchmark.values[benchmark.cells.members].max()
+    return MethodResult(method, selected, reported, float(np.mean(is_optimal)))
 
 
 def _mean_over_runs(samples: _Floats) -> MeanOverRuns:
     mean, low, high = (float(end) for end in mean_intervals(samples))
     return MeanOverRuns(mean, low, high, float(samples.std(ddof=1)) if len(samples) > 1 else float("nan"))
-
-
-def _replace_nan_in_dict(floats: dict[str, float]) -> dict[str, float | None]:
-    return {name: None if np.isnan(number) else number for name, number in floats.items()}
-
-
-def _replace_nan(floats: _Floats) -> list[float | None]:
-    return [None if np.isnan(number) else float(number) for number in floats]
-
-
-PAPER_OPTIMUM = 0.9468
-"""Optimal clean accuracy on CIFAR-10 in the paper's table 1, the only number of the table that is compared."""
-
-TOLERANCE = 0.0005 + 1e-9
-"""Maximum difference from published accuracies, which have three decimals."""
-
-
-class PaperComparison(NamedTuple):
-    """Optimal clean accuracy in table 1 and in our searches, as fractions, and whether they agree after rounding."""
-
-    published: float
-    ours: float
-    agrees: bool
-
-
-def compare_with_paper(reader: Dataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
-    """Compare the optimal clean accuracy with the paper's.
-
-    Returns:
-        The comparison; None if no search covered all cells of the published dataset on CIFAR-10.
-    """
-    if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
-        return None
-    full_member_counts = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
-    comparable_searches = [
-        search
-        for search in searches
-        if search.dataset == PUBLISHED_DATASETS[0] and search.n_members in full_member_counts
-    ]
-    optima = [search.optimum[CLEAN] for search in comparable_searches if CLEAN in search.optimum]
-    if not optima:
-        return None
-    return PaperComparison(PAPER_OPTIMUM, optima[0], abs(optima[0] - PAPER_OPTIMUM) <= TOLERANCE)

@@ -18,12 +18,9 @@ _Floats = NDArray[np.float64]
 
 
 class MedianDistance(NamedTuple):
-    """The median of distances, with a distribution-free interval.
+    """The median of distances, infinity if more than half of the images are never fooled, with an interval.
 
-    Attributes:
-        value: the median; infinity if more than half of the images are never fooled.
-        low: lower end of the interval, an observed distance.
-        high: upper end of the interval.
+    The lower end of the distribution-free interval from `low` to `high` is an observed distance.
     """
 
     value: float
@@ -41,12 +38,7 @@ class AccuracyCurve(NamedTuple):
 
 
 def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
-    """Compute the accuracy at each epsilon, which is the fraction of images whose distance is larger than epsilon.
-
-    Args:
-        distances: (N,) from 0 to infinity.
-        epsilons: (E,) in the same unit.
-    """
+    """Compute the accuracy at each epsilon (E,): the fraction of images whose distance (N,) is larger than epsilon."""
     sorted_distances, epsilon_values = np.sort(_check_distances(distances)), np.asarray(epsilons, np.float64)
     accuracy = (len(sorted_distances) - np.searchsorted(sorted_distances, epsilon_values, side="right")) / len(
         sorted_distances
@@ -66,8 +58,7 @@ def median_distance(distances: ArrayLike) -> MedianDistance:
 
     sorted_distances = np.sort(_check_distances(distances))
     n_images = len(sorted_distances)
-    middle_pair = sorted_distances[(n_images - 1) // 2], sorted_distances[n_images // 2]
-    median = float(middle_pair[0] if middle_pair[0] == middle_pair[1] else sum(middle_pair) / 2)
+    median = float(np.median(sorted_distances))
     # The probability that fewer than `rank` distances are below the true median is at most 2.5%.
     rank = int(binom.ppf(0.025, n_images, 0.5))
     if rank < 1:
@@ -78,8 +69,7 @@ def median_distance(distances: ArrayLike) -> MedianDistance:
 def half_distance(distances: ArrayLike) -> float:
     """Return the smallest epsilon at which at least half of the correctly classified images are fooled.
 
-    Returns:
-        The epsilon; infinity if fewer than half are ever fooled, NaN if no image is classified correctly.
+    It is infinity if fewer than half are ever fooled, and NaN if no image is classified correctly.
     """
     valid_distances = _check_distances(distances)
     sorted_distances = np.sort(valid_distances[valid_distances > 0])

@@ -51,23 +51,17 @@ class Pilot:
         cheap: (P, C, N) bool, under other keys, under which all networks are evaluated on all images; C may be 0.
 
     Raises:
-        ConfigError: the shapes do not match, or there are fewer than two networks.
+        ConfigError: there are fewer than two networks.
     """
 
     outcomes: _Bools
     cheap: _Bools
 
     def __post_init__(self) -> None:
-        shape, cheap_shape = self.outcomes.shape, self.cheap.shape
-        if len(shape) != 3 or len(cheap_shape) != 3 or (shape[0], shape[2]) != (cheap_shape[0], cheap_shape[2]):
+        if len(self.outcomes) < 2:
             raise ConfigError(
-                f"Reading the pilot failed for outcomes {shape} and {cheap_shape}: expected (networks, strengths, "
-                "images) with equal networks and images. Evaluate the same networks on the same images."
-            )
-        if shape[0] < 2 or 0 in shape:
-            raise ConfigError(
-                f"Reading the pilot failed for outcomes {shape}: expected two networks or more, since one network does "
-                "not show how networks differ. Evaluate more networks on all images."
+                "Reading the pilot failed: expected two networks or more, since one network does not show how networks "
+                f"differ, got {len(self.outcomes)}. Evaluate more networks on all images."
             )
 
     def predict(self, cheap: _Bools) -> _Floats:
@@ -75,11 +69,6 @@ class Pilot:
 
         `cheap` (C, N) has the network's outcomes under the cheap keys.
         """
-        if cheap.shape != self.cheap.shape[1:]:
-            raise ConfigError(
-                f"Predicting outcomes failed for the cheap keys: expected outcomes {self.cheap.shape[1:]} like those "
-                f"of the pilot, got {cheap.shape}. Evaluate the same keys and strengths on all images."
-            )
         return self._model.predict(_features(self.outcomes, self.cheap, cheap))
 
     @cached_property
@@ -187,11 +176,7 @@ class ImageSample:
 def choose_sample(outcomes: _Bools, predicted: _Floats, n: int, seed: int) -> ImageSample:
     """Choose `n` of N images, so that the expected variance of estimates is small.
 
-    Args:
-        outcomes: (P, S, N) bool, of the pilot.
-        predicted: (P, S, N) probabilities of correct outcomes (see `Pilot.fitted`).
-        n: number of images.
-        seed: seed of the choice within strata.
+    `outcomes` and `predicted` are (P, S, N), those of the pilot and `Pilot.fitted`.
 
     Raises:
         ConfigError: `n` is below 4 or above N.
@@ -263,22 +248,9 @@ def estimate_accuracies(
         outcomes: (S, n) bool, outcomes on the chosen images, in ascending order of the images.
         predicted: (S, N) probabilities of correct outcomes, predicted without `outcomes` (see `Pilot.predict`).
         variance_factors: (S,) from `Pilot.variance_factors`.
-
-    Raises:
-        ConfigError: a shape is wrong, or a stratum has too few chosen images to estimate a variance.
     """
     n_images, n_chosen = len(sample.strata), len(sample.chosen)
-    if len(outcomes) != len(predicted) or outcomes.shape[1:] != (n_chosen,) or predicted.shape[1:] != (n_images,):
-        raise ConfigError(
-            f"Estimating accuracies failed for outcomes {outcomes.shape} and predictions {predicted.shape}: expected "
-            f"(S, {n_chosen}) and (S, {n_images}). Evaluate the key on the chosen images, at the pilot's strengths."
-        )
     counts, sizes = sample.counts, sample.sizes
-    if np.any(sizes < np.minimum(MIN_PER_STRATUM, counts)):
-        raise ConfigError(
-            f"Estimating accuracies failed for a sample of {n_chosen:,} images: a stratum has fewer than "
-            f"{MIN_PER_STRATUM} chosen images, so its variance is unknown. Choose the images again."
-        )
     strata = sample.strata[sample.chosen]
     residual = outcomes - predicted[:, sample.chosen]
     corrections = counts * _sum_strata(residual, strata, len(counts)) / sizes

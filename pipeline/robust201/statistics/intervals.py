@@ -37,17 +37,10 @@ def clopper_pearson_intervals(n_correct: ArrayLike, n_images: ArrayLike) -> tupl
 
 
 def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike) -> tuple[_Floats, _Floats]:
-    """Return a 95% interval for each accuracy.
+    """Return the ends, in [0, 1], of a 95% interval for each accuracy; NaN if it or the number of images is NaN.
 
     Most intervals are Wilson's. Near accuracies of 0 and 1, Wilson's intervals have too low a coverage, so the exact
     interval of Clopper and Pearson is used if fewer than `FEW_IMAGES` images are correct or misclassified.
-
-    Args:
-        accuracies: fractions; NaN gives NaN.
-        n_images: number of images of each accuracy, in a shape that broadcasts; NaN (unknown) gives NaN.
-
-    Returns:
-        Lower and upper ends in [0, 1].
 
     Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927); recommended
     over the normal approximation by Brown, Cai and DasGupta, Statistical Science 16 (2001).
@@ -85,11 +78,7 @@ def _wilson_intervals(fractions: Any, n_images: Any) -> tuple[Any, Any]:
 def mean_intervals(samples: ArrayLike) -> tuple[_Floats, _Floats, _Floats]:
     """Return means over the first axis of independent samples, with 95% intervals from Student's t distribution.
 
-    Args:
-        samples: (n, …) numbers.
-
-    Returns:
-        Means, lower ends and upper ends. The ends are NaN for a single sample, and all are NaN without samples.
+    The ends are NaN for a single sample, and all are NaN without samples.
     """
     from scipy.special import stdtrit
 

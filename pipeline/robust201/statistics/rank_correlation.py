@@ -88,11 +88,7 @@ class RankCorrelations(NamedTuple):
 def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
     """Compute Kendall's tau-b and Spearman's rho between every two columns, with influence values.
 
-    Args:
-        columns: (N, P) numbers without NaN, one row per architecture; N is at least 3.
-
-    Raises:
-        ValueError: there are fewer than 3 rows, or a number is NaN.
+    `columns` are (N, P) numbers without NaN, one row per architecture; N is at least 3.
     """
     column_array = np.asarray(columns, np.float64)
     if column_array.ndim != 2 or len(column_array) < 3 or np.isnan(column_array).any():
@@ -159,13 +155,9 @@ def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Inte
 
 
 def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
-    """Compute tau-b between every two columns, over the rows where both have a number.
+    """Compute tau-b between every two of K columns (N, K), over the rows where neither is NaN: (K, K).
 
-    Args:
-        columns: (N, K) numbers; NaN if missing.
-
-    Returns:
-        (K, K) float64 in [-1, 1], symmetric; NaN if a column is constant.
+    Taus of a constant column are NaN.
     """
     import pandas as pd
 

@@ -30,11 +30,8 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
     """Integrate accuracies over strengths, relative to the first accuracy, so that R is 1 for a constant curve.
 
     R is the integral of the accuracy f from e0 to e1, divided by f(e0) (e1 - e0). The trapezoidal rule is applied to
-    the measured strengths. Values of R are comparable only if their strengths are equal.
-
-    Args:
-        strengths: (S,) ascending, at least two; the first is the reference, usually 0 (clean).
-        accuracies: (…, S) accuracies f at these strengths, as fractions.
+    the measured strengths (S,), which ascend; the first is the reference, usually 0 (clean). Accuracies are (…, S).
+    Values of R are comparable only if their strengths are equal.
 
     Raises:
         ConfigError: there are fewer than two strengths, or they do not ascend.
@@ -84,17 +81,11 @@ def _check_curves(strengths: ArrayLike, accuracies: ArrayLike) -> tuple[_Floats,
 
 
 def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
-    """Return the error under each corruption divided by the error of a reference network.
+    """Return the error (…, K) under each of K corruptions, divided by the error of a reference network.
 
     Errors are summed over severities before the division. A corruption error (CE) of 1 means as many errors as the
-    reference network makes. CE is NaN if the reference network makes no errors.
-
-    Args:
-        accuracies: (…, K, S) accuracies of networks under K corruptions at S severities.
-        reference: (K, S) accuracies of the reference network.
-
-    Returns:
-        (…, K) corruption errors.
+    reference network makes. CE is NaN if the reference network makes no errors. Accuracies are (…, K, S) and, for the
+    reference network, (K, S).
 
     Source: Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations",
     ICLR 2019, section 4.2, whose reference is AlexNet.
@@ -109,13 +100,7 @@ def relative_corruption_errors(
     """Return the increase in error under each corruption, relative to the increase for the reference network.
 
     The increase is over the error on clean images. The result is NaN if the reference network makes no more errors
-    under a corruption than on clean images.
-
-    Args:
-        accuracies: see `corruption_errors`.
-        clean: (…) clean accuracies of the networks.
-        reference: see `corruption_errors`.
-        reference_clean: clean accuracy of the reference network.
+    under a corruption than on clean images. See `corruption_errors` for the arguments; `clean` are (…).
     """
     excess_errors = (np.asarray(clean, np.float64)[..., None, None] - np.asarray(accuracies, np.float64)).sum(axis=-1)
     return _divide_errors(excess_errors, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))

@@ -12,14 +12,9 @@ _Floats = NDArray[np.float64]
 
 
 def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
-    """Return two-sided p-values of McNemar's exact test.
+    """Return two-sided p-values of McNemar's exact test, from numbers of images that only one network gets right.
 
-    Under the null hypothesis of equal accuracies, if only one of two networks classifies an image correctly, it is
-    equally likely to be either of them.
-
-    Args:
-        only_first: number of images that only the first network classifies correctly.
-        only_second: number of images that only the second network classifies correctly.
+    Under the null hypothesis of equal accuracies, each such image is equally likely to be either network's.
 
     Source: McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947), with the binomial distribution instead of its approximation.
@@ -34,11 +29,9 @@ def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
 
 
 def two_proportion_p_values(
-    correct_first: ArrayLike, correct_second: ArrayLike, n_first: ArrayLike, n_second: ArrayLike | None = None
+    correct_first: ArrayLike, correct_second: ArrayLike, n_first: ArrayLike, n_second: ArrayLike
 ) -> _Floats:
-    """Return two-sided p-values of the pooled z-test of two fractions.
-
-    `n_first` and `n_second` are the numbers of images; by default, they are equal.
+    """Return two-sided p-values of the pooled z-test of two fractions, of `n_first` and `n_second` images.
 
     The test treats the images of the two networks as independent samples. On the same images, most networks make
     similar errors, so their difference varies less, and this test has less power than a paired test.
@@ -46,8 +39,7 @@ def two_proportion_p_values(
     from scipy.special import ndtr
 
     first, second = np.asarray(correct_first, np.float64), np.asarray(correct_second, np.float64)
-    n_1 = np.asarray(n_first, np.float64)
-    n_2 = n_1 if n_second is None else np.asarray(n_second, np.float64)
+    n_1, n_2 = np.asarray(n_first, np.float64), np.asarray(n_second, np.float64)
     first_accuracy, second_accuracy = first / n_1, second / n_2
     pooled = (first + second) / (n_1 + n_2)
     standard_error = np.sqrt(pooled * (1 - pooled) * (1 / n_1 + 1 / n_2))
@@ -79,8 +71,7 @@ class Ties(NamedTuple):
 
     Attributes:
         best_index: index of the first network with the highest accuracy; -1 if there is no accuracy.
-        p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network, NaN for
-            networks without an accuracy.
+        p_values: (A,) Holm-adjusted p-values; 1 for the best network, NaN for networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
         is_paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
     """
@@ -106,7 +97,7 @@ def ties_with_best(
         accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.
         n_images: number of images on which each accuracy was measured; one number, or (A,).
         outcomes: (A, B) uint8, packed outcomes on the same images in the same order.
-        level: significance level, which bounds the probability of any false rejection.
+        level: significance level.
     """
     fractions = np.asarray(accuracies, np.float64)
     p_values = np.full(len(fractions), np.nan)
@@ -134,16 +125,11 @@ def ties_with_best(
 def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level: float = 0.05) -> Ties:
     """Find the networks whose mean accuracy over evaluations does not differ significantly from the best network's.
 
-    All evaluations must use the same images. Each network is compared with the best network by Student's t-test of
-    per-image differences, averaged over the evaluations. P-values are adjusted with Holm's method (see
-    `ties_with_best`). If all images have the same difference, its standard deviation does not measure the uncertainty.
-    In this case, McNemar's exact test is applied to the number of images on which the best network is better, which is
-    all or none.
-
-    Args:
-        counts: (A, N) number of evaluations in which each network classifies each image correctly.
-        n_evaluations: number of evaluations.
-        level: significance level, which bounds the probability of any false rejection.
+    All evaluations must use the same images. `counts` (A, N) are the numbers of evaluations in which each network
+    classifies each image correctly. Each network is compared with the best network by Student's t-test of per-image
+    differences, averaged over the evaluations. P-values are adjusted with Holm's method (see `ties_with_best`). If all
+    images have the same difference, its standard deviation does not measure the uncertainty. In this case, McNemar's
+    exact test is applied to the number of images on which the best network is better, which is all or none.
     """
     from scipy.special import stdtr
 
@@ -165,13 +151,10 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
 
 
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals, for the sampling of images, of accuracies averaged over evaluations.
+    """Return 95% intervals (A,), for the sampling of images, of accuracies averaged over evaluations.
 
     The intervals use Student's t distribution. If all images have the same mean outcome, the interval of
     `accuracy_intervals` is used instead. See `mean_ties_with_best` for the arguments.
-
-    Returns:
-        Lower and upper ends (A,), within [0, 1].
     """
     from scipy.special import stdtrit
 
@@ -197,9 +180,7 @@ class PairedDifferences(NamedTuple):
     """Differences between the accuracies of two networks on the same images, with one entry per evaluation.
 
     Attributes:
-        difference: second accuracy minus first accuracy.
-        low: lower end of the 95% interval.
-        high: upper end of the 95% interval.
+        difference: second accuracy minus first accuracy, with its 95% interval from `low` to `high`.
         only_first: number of images that only the first network classifies correctly.
         only_second: number of images that only the second network classifies correctly.
         p_value: two-sided p-value of McNemar's exact test, not adjusted for multiple tests.
@@ -232,19 +213,11 @@ def paired_differences(first: Packed, second: Packed, n_images: int) -> PairedDi
 def paired_difference_intervals(
     both_correct: ArrayLike, only_first: ArrayLike, only_second: ArrayLike, n_images: int
 ) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals of differences between two accuracies on the same images.
+    """Return 95% intervals, in [-1, 1], of the second accuracy minus the first one on the same images.
 
     The intervals of the two accuracies are combined by square-and-add with the correlation of the outcomes. Therefore
-    networks that err on the same images have a narrow interval.
-
-    Args:
-        both_correct: number of images that both networks classify correctly.
-        only_first: number of images that only the first network classifies correctly.
-        only_second: number of images that only the second network classifies correctly.
-        n_images: number of images.
-
-    Returns:
-        Lower and upper ends of the interval of the second accuracy minus the first accuracy, in [-1, 1].
+    networks that err on the same images have a narrow interval. The first three arguments are numbers of images that
+    both networks, only the first one, or only the second one classify correctly.
 
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired
     data", Statistics in Medicine 17 (1998), method 10. Limits of single accuracies are those of `accuracy_intervals`:

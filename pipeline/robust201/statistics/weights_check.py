@@ -4,6 +4,7 @@ This check detects a wrong normalisation, wrong images, a swapped checkpoint or 
 The recorded accuracy is on the full test split, whereas a sweep may evaluate only a sample of it.
 """
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,7 @@ class UnexpectedAccuracy:
         )
 
 
+@functools.cache
 def expected_range(
     recorded: float,
     n_images: int,
@@ -75,17 +77,10 @@ def expected_range(
     level: float = CHECK_LEVEL,
     tolerance: float = ACCURACY_TOLERANCE["fp32"],
 ) -> tuple[float, float]:
-    """Return the expected range of accuracies on a random sample of the test split without replacement.
+    """Return the range of accuracies in [0, 1] to expect on a random sample of the test split without replacement.
 
-    Args:
-        recorded: accuracy on all `n_test` images of the split, in [0, 1].
-        n_images: number of sampled images, from 1 to `n_test`.
-        n_test: number of images of the split.
-        level: maximum probability of an accuracy outside the range, before `tolerance` extends both ends.
-        tolerance: see `ACCURACY_TOLERANCE`.
-
-    Returns:
-        The minimum and maximum accuracy in [0, 1], from equal tails of the hypergeometric distribution.
+    The ends are equal tails of the hypergeometric distribution, for an accuracy `recorded` on all `n_test` images of
+    the split. `level` is the maximum probability of an accuracy outside the range; `tolerance` extends both ends.
     """
     from scipy.stats import hypergeom
 
@@ -114,19 +109,15 @@ def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
     Each network is tested at `CHECK_LEVEL` divided by the number of networks (Bonferroni), so even a single flagged
     network deserves attention.
     """
-    ranges: dict[tuple[float, int, int, float], tuple[float, float]] = {}
     unexpected = []
     for accuracy in accuracies:
-        range_arguments = accuracy.recorded, accuracy.n_images, accuracy.n_test, accuracy.tolerance
-        if range_arguments not in ranges:
-            ranges[range_arguments] = expected_range(
-                accuracy.recorded,
-                accuracy.n_images,
-                accuracy.n_test,
-                level=CHECK_LEVEL / len(accuracies),
-                tolerance=accuracy.tolerance,
-            )
-        low, high = ranges[range_arguments]
+        low, high = expected_range(
+            accuracy.recorded,
+            accuracy.n_images,
+            accuracy.n_test,
+            level=CHECK_LEVEL / len(accuracies),
+            tolerance=accuracy.tolerance,
+        )
         if not low <= accuracy.measured <= high:
             unexpected.append(UnexpectedAccuracy(accuracy, low, high))
     return WeightsCheck(len(accuracies), tuple(unexpected))

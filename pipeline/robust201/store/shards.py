@@ -17,12 +17,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import EvaluationResult, Unit, canonical_json
-from robust201.tasks.columns import COLUMNS, count_classes, stored_order
+from robust201.tasks.columns import COLUMNS, Values, count_classes, stored_order
 
 METADATA_KEY = "robust201"
 VERSION = 1
-
-Values = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -79,11 +79,7 @@ then move along the edge (Madry et al., 2018, appendix B)."""
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
     """Return a warning if the path is shorter than the ball's radius, so that the attack cannot reach the edge.
 
-    Args:
-        field: parameter of the step length, for the message.
-        step: length of a step.
-        steps: number of steps.
-        radius: radius of the largest ball, in the same unit as `step`.
+    `field` is the parameter of the step length, and `radius` that of the largest ball, in the same unit as `step`.
     """
     if steps * step >= radius * (1 - 1e-9):
         return ()
@@ -217,16 +213,6 @@ class FabTargeted(Attack):
         return (4.0 * self.steps + 3) * n_runs + 4
 
 
-def _untileable_reason(norm: Norm, height: int, width: int) -> str | None:
-    """Return why Square cannot start on images of this size in a norm, or None if it can."""
-    if norm == "Linf" or height >= 5:
-        return None
-    return (
-        f"expected images of 5 pixels or more, since Square starts in {norm} with tiles of a fifth of the height, got "
-        f"{height}x{width}."
-    )
-
-
 class Square(Attack):
     """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021), as in AutoAttack."""
 
@@ -240,9 +226,6 @@ class Square(Attack):
 
     def n_passes(self, n_classes: int) -> float:
         return _QUERY_FRACTION * self.queries * self.restarts + 6
-
-    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
-        return _untileable_reason(self.norm, height, width)
 
 
 class Standard(Attack):
@@ -271,9 +254,6 @@ class Standard(Attack):
         # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
         apgd_ce, apgd_t, fab_t, square = self.stage_passes(n_classes)
         return apgd_ce + _RESISTING_FRACTION * (apgd_t + fab_t) + _QUERY_FRACTION * square
-
-    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
-        return _untileable_reason(self.norm, height, width)
 
 
 class Fmn(Attack):

@@ -103,8 +103,7 @@ class Column:
     During an evaluation, a column is a total of integers: counts, or sums over images of numbers in [0, `largest`] in
     fixed point. To merge parts, their totals are added and their per-image values are concatenated. The total can
     be computed exactly from the stored value, so merging gives the same bytes as evaluating the whole unit. The fields
-    determine all checks: counts must not be negative, means must be in [0, `largest`], and a mean read from a dataset's
-    files may differ by half a unit of its last digit.
+    determine all checks: counts must not be negative, and means must be in [0, `largest`].
 
     Attributes:
         name: name in shards.
@@ -119,7 +118,7 @@ class Column:
             column's; None if the column contains no means.
         largest: largest number of an image, for means; `to_fixed_point` replaces larger numbers by it.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
-        is_counted: (value, `cm`) → whether per-image values agree with `cm`; None if this cannot be checked.
+        is_counted: (value, `cm`) → whether whole numbers agree with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
@@ -143,11 +142,6 @@ class Column:
         return self.wide_dtype if self.wide_dtype is not None and n_classes > MAX_COUNTED_CLASSES else self.dtype
 
     @property
-    def dtypes(self) -> tuple[np.dtype[Any], ...]:
-        """All NumPy types that the column may have."""
-        return (self.dtype,) if self.wide_dtype is None else (self.dtype, self.wide_dtype)
-
-    @property
     def is_matrix(self) -> bool:
         """Whether the column is a matrix with a row and a column for each class."""
         return self.dimensions == _MATRIX
@@ -155,6 +149,14 @@ class Column:
     def shape(self, n_classes: int, n_images: int) -> tuple[int, ...]:
         sizes = {"classes": n_classes, "images": n_images}
         return tuple(size if isinstance(size, int) else sizes[size] for size in self.dimensions)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether an array of this shape has the column's axes, none of which is empty."""
+        sizes: dict[Dimension, int] = {}
+        return len(shape) == len(self.dimensions) and all(
+            size and size == (axis if isinstance(axis, int) else sizes.setdefault(axis, size))
+            for axis, size in zip(self.dimensions, shape, strict=True)
+        )
 
     @property
     def is_per_image(self) -> bool:
@@ -169,12 +171,6 @@ class Column:
     def is_distribution(self) -> bool:
         """Whether rows are means of softmax vectors, which sum to 1."""
         return self.is_matrix and not self.is_exact
-
-    def count_images(self, value: NDArray[Any]) -> int | None:
-        """Return the number of images of a value; None if the value does not determine it."""
-        if not self.is_exact:
-            return None
-        return len(value) if self.is_per_image else int(value.sum())
 
     @property
     def parquet(self) -> dict[str, ColumnSource]:
@@ -329,6 +325,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(2,),
             add=_add_outcome,
+            is_counted=lambda counts, cm: np.array_equal(counts, _correct_and_wrong(cm)),
         ),
     )
 }
@@ -409,11 +406,6 @@ def count_matrix(values: Values) -> Counts:
     return np.array([[n_correct, n_wrong], [0, 0]], np.int64)
 
 
-def has_counts(values: Values) -> bool:
-    """Return whether a result has a column that counts its images."""
-    return COUNTS in values or OUTCOME_COUNTS in values
-
-
 def fields_of(measurement: str) -> dict[str, str]:
     """Return the column of each JSON field of a measurement.
 
@@ -437,19 +429,6 @@ def count_numbers(columns: Iterable[str], n_classes: int, n_images: int) -> tupl
     return sum(size for is_exact, size in sizes if is_exact), sum(size for is_exact, size in sizes if not is_exact)
 
 
-def match_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int] | None:
-    """Return the axis lengths (such as the number of classes) that fit the shapes of columns; None if none fit."""
-    sizes: dict[Dimension, int] = {}
-    for name, shape in shapes.items():
-        dimensions = COLUMNS[name].dimensions
-        if len(shape) != len(dimensions):
-            return None
-        for dimension, size in zip(dimensions, shape, strict=True):
-            if size != (dimension if isinstance(dimension, int) else sizes.setdefault(dimension, size)):
-                return None
-    return sizes
-
-
 def count_classes(values: Values) -> int:
     """Return a result's number of classes; 0 if no column's shape contains it."""
     for name, array in values.items():
@@ -457,31 +436,3 @@ def count_classes(values: Values) -> int:
         if "classes" in dimensions and array.ndim == len(dimensions):
             return int(array.shape[dimensions.index("classes")])
     return 0
-
-
-def columns_of_json(measurement: str, value: Any) -> dict[str, NDArray[Any]]:
-    """Convert a measurement's JSON value to columns, in which null becomes NaN.
-
-    Raises:
-        ValueError: a count does not fit its type.
-    """
-    columns = {}
-    for field, column in fields_of(measurement).items():
-        dtypes = COLUMNS[column].dtypes if column in COLUMNS else (_FLOAT64,)
-        array = np.array(value[field] if field else value, dtype=np.float64)
-        columns[column] = array.astype(_smallest_dtype(array, dtypes, column))
-    return columns
-
-
-def _smallest_dtype(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]], column: str) -> np.dtype[Any]:
-    """Return the first type that represents the numbers exactly.
-
-    Raises:
-        ValueError: there is no such type.
-    """
-    for dtype in dtypes:
-        if dtype.kind == "f":
-            return dtype
-        if np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) <= np.iinfo(dtype).max:
-            return dtype
-    raise ValueError(f"column {column} has values that are not whole numbers up to {np.iinfo(dtypes[-1]).max}")

@@ -25,13 +25,7 @@ Severity = Annotated[int, Field(ge=1, le=5)]
 
 
 class Caution(NamedTuple):
-    """A warning about the value of a parameter, which is valid but may be a mistake.
-
-    Attributes:
-        field: name of the parameter.
-        problem: the problem with its value.
-        remedy: the remedy.
-    """
+    """A warning about a parameter whose value is valid but may be a mistake, with the problem and the remedy."""
 
     field: str
     problem: str

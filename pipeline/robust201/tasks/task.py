@@ -11,15 +11,11 @@ from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.tasks.constraints import Constraint, Norm
-from robust201.tasks.parameters import Parameters, Role
+from robust201.tasks.parameters import Parameters
 
 ENGINES = ("reference", "fused")
 """Implementations of attacks. `reference` calls the published libraries once per epsilon. `fused` is this package's
 implementation, which attacks at all epsilons together."""
-
-
-MAX_PASSES = 10_000_000
-"""Maximum cost of a key per image, in forward-pass equivalents, summed over all strengths."""
 
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
@@ -115,15 +111,6 @@ class Task:
         return self.model(**self.complete(fields))
 
     @property
-    def role(self) -> Role:
-        """Kind of the attack (see `Role`)."""
-        return self.model.role
-
-    @property
-    def finds_distances(self) -> bool:
-        return self.model.finds_distances
-
-    @property
     def is_divisible(self) -> bool:
         """Whether a network may be evaluated on a few images at a time. A measure needs all images at once."""
         return self.kind != "measure"
@@ -145,16 +132,6 @@ class Task:
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
         """Whether all images of a batch share random numbers, so that images may be split only between batches."""
         return engine == "reference" or (self.kind == "attack" and not self.uses_runner(engine))
-
-    def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
-        """Return why the parameters together cost too much, or None."""
-        passes = parameters.n_passes(n_classes) * len(parameters.strengths)
-        if passes <= MAX_PASSES:
-            return None
-        return (
-            f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
-            f"{passes:,.0f}. Lower the parameters or the number of strengths."
-        )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the task's function, which imports torch.

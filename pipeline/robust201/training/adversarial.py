@@ -24,12 +24,9 @@ _NORMAL_START_STD = 0.001
 
 
 class StepLoss(NamedTuple):
-    """Loss of one training step.
+    """Loss of one training step: the mean over the batch, and the logits (B, C) from which the accuracy is computed.
 
-    Attributes:
-        loss: (), mean over the batch.
-        logits: (B, C), from which the accuracy is computed. With PGD, they are the logits of the adversarial images;
-            otherwise, they are the logits of the augmented images.
+    With PGD, they are the logits of the adversarial images; otherwise, they are the logits of the augmented images.
     """
 
     loss: torch.Tensor
@@ -37,12 +34,7 @@ class StepLoss(NamedTuple):
 
 
 class RandomStarts(NamedTuple):
-    """Seed, epoch and images that determine the random starts of the attack on a batch.
-
-    Attributes:
-        epoch: number of the epoch, counted from 0.
-        ids: (B,) int64, ids of the images.
-    """
+    """What determines the random starts of an attack on a batch: seed, epoch (from 0) and ids (B,) of the images."""
 
     seed: int
     epoch: int

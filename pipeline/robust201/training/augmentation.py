@@ -32,11 +32,7 @@ def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 class Augmenter:
     """Augments the images of one training run.
 
-    Args:
-        augmentation: the random changes.
-        n_ids: number of ids. An image's id, an integer from 0 to `n_ids` - 1, selects its random numbers.
-        seed: seed of the training run.
-        device: device of the augmented images.
+    An image's id, an integer from 0 to `n_ids` - 1, selects its random numbers.
     """
 
     def __init__(self, augmentation: Augmentation, *, n_ids: int, seed: int, device: torch.device) -> None:
@@ -115,11 +111,8 @@ def resample(
     Args:
         images: (B, C, H, W) float32.
         degrees: (B,) counterclockwise.
-        shifts: (2, B) pixels to the right and down.
+        shifts: (2, B) pixels to the right and down. If they are integers and the angle is 0, pixels are copied exactly.
         is_bilinear: whether to interpolate between four pixels, instead of using the nearest pixel.
-
-    Returns:
-        (B, C, H, W) float32. If the angle is 0 and the shifts are integers, pixels are copied exactly.
     """
     n_images, n_channels, height, width = images.shape
     radians = np.deg2rad(degrees)

@@ -18,13 +18,9 @@ from robust201.training.draws import epoch_random_words
 
 
 class Batch(NamedTuple):
-    """Images of one training step.
+    """Images (B, 3, H, W) uint8 of one training step, their labels (B,) and their ids (B,), both int64.
 
-    Attributes:
-        pixels: (B, 3, H, W) uint8.
-        labels: (B,) int64.
-        ids: (B,) int64 below `TrainingData.n_ids`, unique within an epoch. They determine the random numbers of
-            augmentation.
+    Ids are below `TrainingData.n_ids` and unique within an epoch. They determine the random numbers of augmentation.
     """
 
     pixels: NDArray[np.uint8]
@@ -33,48 +29,34 @@ class Batch(NamedTuple):
 
 
 class TrainingData(Protocol):
-    """Batches of images, in an order that depends only on seed and epoch."""
+    """Batches of images, in an order that depends only on seed and epoch.
 
-    @property
-    def name(self) -> str:
-        """Name in messages, such as ``cifar10``."""
+    Attributes:
+        name: name in messages, such as ``cifar10``.
+        n_classes: number of classes.
+        n_images: number of images per epoch.
+        n_ids: exclusive upper bound of the images' ids.
+        normalisation: per-channel mean and standard deviation.
+    """
 
-    @property
-    def n_classes(self) -> int:
-        """Number of classes."""
-
-    @property
-    def n_images(self) -> int:
-        """Number of images per epoch."""
-
-    @property
-    def n_ids(self) -> int:
-        """Exclusive upper bound of the images' ids."""
-
-    @property
-    def normalisation(self) -> Normalisation:
-        """Per-channel mean and standard deviation."""
+    name: str
+    n_classes: int
+    n_images: int
+    n_ids: int
+    normalisation: Normalisation
 
     def identity(self) -> Any:
         """Return a JSON value that identifies the data. Equal values mean equal batches."""
 
     def n_batches(self, batch_size: int) -> int:
-        """Return the number of batches per epoch."""
+        """Return the number of batches per epoch. Only the last one may be smaller than the batch size."""
+        return ceil(self.n_images / batch_size)
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Yield the batches of an epoch. Epochs are counted from 0."""
 
 
-class _FullBatches:
-    """Base class of data in which only the last batch of an epoch may be smaller than the batch size."""
-
-    n_images: int
-
-    def n_batches(self, batch_size: int) -> int:
-        return ceil(self.n_images / batch_size)
-
-
-class OneSource(_FullBatches):
+class OneSource(TrainingData):
     """All images of one set. Each image occurs once per epoch, in a different order in each epoch."""
 
     def __init__(self, images: ImageSet) -> None:
@@ -94,7 +76,7 @@ class OneSource(_FullBatches):
             yield Batch(self._images.images[ids], self._images.labels[ids], ids)
 
 
-class Mixture:
+class Mixture(TrainingData):
     """Batches in which a fraction alpha of the images is robust and the rest natural (docs/training-data.md).
 
     A batch of B images has floor((1 - alpha) B) natural images, followed by ceil(alpha B) robust ones. An epoch has as
@@ -135,7 +117,7 @@ class Mixture:
             DatasetError: there are too few robust images. An epoch may need more robust images than the fraction alpha,
                 because their number in each batch is rounded up.
         """
-        n_batches = ceil(self.n_images / batch_size)
+        n_batches = super().n_batches(batch_size)
         last_size = self.n_images - (n_batches - 1) * batch_size
         n_robust = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last_size)
         if n_robust > len(self._robust):
@@ -173,18 +155,14 @@ class Mixture:
         return ceil(self._fraction * size)
 
 
-class Fusion(_FullBatches):
+class Fusion(TrainingData):
     """Blends of two sets of images (see `images.fusion.blend`), with new pairs in every epoch.
 
     In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the
-    smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` nor
-    alpha, so training with the labels of either set uses the same images. Ids are positions in the first set.
-
-    Args:
-        alpha: weight of the first set's pixels.
-        label: which set's labels and classes are used.
-        normalisation: normalisation of the blends; by default none, as in the study of robust features, because blends
-            belong to neither dataset.
+    smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` (whose
+    labels and classes are used) nor alpha (the weight of the first set's pixels), so training with the labels of either
+    set uses the same images. Ids are positions in the first set. By default, blends are not normalised, as in the study
+    of robust features, because they belong to neither dataset.
 
     Raises:
         DatasetError: the sets differ in image size.

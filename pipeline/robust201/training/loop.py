@@ -11,17 +11,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
-from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, NetworkError, one_line
+from robust201.core.errors import CheckpointError, EvaluationError, NetworkError, one_line
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
+from robust201.core.records import ArchitectureId, ImageSet, format_architecture
 from robust201.networks.classifier import Classifier, network_logits
 from robust201.networks.device import available_device, check_device, has_avx512, isolated, restored_random_state
 from robust201.networks.network_check import CheckedImages, check_network
@@ -29,10 +29,8 @@ from robust201.networks.space import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
-from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
-from robust201.weights.store import hash_weights
 
 _EVALUATION_BATCH_SIZE = 256
 
@@ -71,7 +69,7 @@ def train(
     seed: int,
     device: str = "cpu",
     threads: int = 1,
-    precision: Precision = "fp32",
+    precision: Literal["fp32", "tf32"] = "fp32",
     start: Mapping[str, torch.Tensor] | None = None,
     states: Path | None = None,
     snapshot_steps: Collection[int] | None = None,
@@ -84,7 +82,7 @@ def train(
     (training data) and `start` (initial weights) are used instead of `recipe.data` and `recipe.start`.
     `precision` (fp32 or tf32) applies only to a GPU.
 
-    `states` is the folder for saved states of this training run. With None, no states are saved. A state is saved at
+    `states` is a folder for saved states of this training run only. With None, no states are saved. A state is saved at
     the end of each epoch, before a snapshot is yielded, and when `keep_going` ends the iteration. Therefore, a snapshot
     that the caller did not store before a crash is yielded again. Only the recipe's snapshots at `snapshot_steps` are
     yielded (None: all of them), and training ends after the last of them.
@@ -96,12 +94,11 @@ def train(
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
         CheckpointError: `start` does not fit the network.
         ConfigError: this machine lacks the device or precision, or a snapshot is due after the end of training.
-        EvaluationError: the loss or weights are not finite, or the network rejects a batch of one image.
-        NetworkError: the logits of the untrained network are invalid, it has nothing to train, or building it twice
-            returns the same module.
-        StorageError: a state cannot be written, or belongs to another training run.
+        EvaluationError: the loss or weights are not finite.
+        NetworkError: the logits of the untrained network are invalid, or building it twice returns the same module.
+        StorageError: a state cannot be written.
     """
-    _check_device(device, precision)
+    check_device(available_device(device), precision)
     if device == "cpu" and not has_avx512():
         space.check_training_without_avx512(architecture)
     n_batches = data.n_batches(recipe.batch_size)
@@ -110,22 +107,7 @@ def train(
     ]
     if not target_steps:
         return
-    state_folder = None
-    if states is not None:
-        identity = hash_training(
-            space=space.name,
-            space_identity=space.identity(),
-            architecture=architecture,
-            n_classes=data.n_classes,
-            data=data.identity(),
-            recipe=recipe.identity(),
-            seed=seed,
-            device=device,
-            threads=threads,
-            precision=precision,
-            start=None if start is None else hash_weights(start),
-        )
-        state_folder = StateFolder(states, identity)
+    state_folder = None if states is None else StateFolder(states)
     run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
         run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
@@ -164,7 +146,10 @@ class _Training:
             self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimiser = _make_optimiser(self._network, recipe)
         self._augment = Augmenter(recipe.augmentation, n_ids=data.n_ids, seed=seed, device=device)
-        self._normalise = _Normaliser(data.normalisation, device)
+        self._mean, self._std = (
+            torch.tensor(values, device=device).view(1, -1, 1, 1)
+            for values in (data.normalisation.mean, data.normalisation.std)
+        )
         self._check_network(_build(space, architecture, data.n_classes, seed))
         self.step = self._saved_step = 0
         self._history: tuple[EpochRecord, ...] = ()
@@ -177,11 +162,6 @@ class _Training:
             raise NetworkError(
                 f"Building the network failed for {self._label}: two calls of the function returned the same module, "
                 "so training would not start from new weights. Build a new network in each call."
-            )
-        if not any(parameter.requires_grad for parameter in self._network.parameters()):
-            raise NetworkError(
-                f"Checking the network failed for {self._label}: it has no parameters that can be trained. Return a "
-                "network with parameters."
             )
         batch = next(iter(self._data.batches(self._recipe.batch_size, self._seed, 0)))
         pixels = to_device(batch.pixels[:_N_CHECKED_IMAGES], self._device).float() / 255
@@ -255,12 +235,7 @@ class _Training:
         epoch = self.step // self._n_batches
         if self.step % self._n_batches == 0:
             self._batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
-        batch = next(self._batches, None)
-        if batch is None:
-            raise EvaluationError(
-                f"Training failed for {self._label}: expected {self._n_batches:,} batches in epoch {epoch + 1}, got "
-                f"{self.step % self._n_batches:,}. Correct `n_batches` or `batches` of the training data."
-            )
+        batch = next(self._batches)
         # Reseed, so that random layers such as dropout give the same results after a resume.
         _seed_generators(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:
@@ -269,17 +244,7 @@ class _Training:
         labels = to_device(batch.labels, self._device)
         self._network.train()
         random_starts = RandomStarts(self._seed, epoch, batch.ids)
-        try:
-            loss, logits = step_loss(
-                self._network, self._logits, pixels, labels, self._recipe.adversarial, random_starts
-            )
-        except ValueError as error:
-            if len(batch.ids) > 1:
-                raise
-            raise EvaluationError(
-                f"Training failed for {self._label}: the last batch of an epoch has only one image, which the "
-                f"network rejects ({one_line(error)}). Choose a batch size other than {self._recipe.batch_size}."
-            ) from error
+        loss, logits = step_loss(self._network, self._logits, pixels, labels, self._recipe.adversarial, random_starts)
         self._optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
@@ -289,7 +254,8 @@ class _Training:
         self.step += 1
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        return network_logits(self._network, self._normalise(pixels).contiguous(memory_format=self._layout))
+        normalised = (pixels - self._mean) / self._std
+        return network_logits(self._network, normalised.contiguous(memory_format=self._layout))
 
     def _end_epoch(self, on_epoch: Callable[[EpochRecord], None]) -> None:
         self._check_loss()
@@ -327,18 +293,6 @@ class _Training:
 
 def _copy_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-class _Normaliser:
-    """Normalises (B, 3, H, W) pixels in [0, 1] per channel, on a device."""
-
-    def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
-        self._mean, self._std = (
-            torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (normalisation.mean, normalisation.std)
-        )
-
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        return (pixels - self._mean) / self._std
 
 
 def _build(space: Space, architecture: ArchitectureId, n_classes: int, seed: int) -> nn.Module:
@@ -391,13 +345,6 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     )
 
 
-def _check_device(device: str, precision: Precision) -> None:
-    available = available_device(device)
-    if precision == "bf16":
-        raise ConfigError("Training failed for precision bf16: only fp32 and tf32 are supported. Choose one of these.")
-    check_device(available, precision)
-
-
 @contextmanager
 def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
     """Set threads, precision and deterministic algorithms. Restore the settings and the random state afterwards."""
@@ -427,15 +374,13 @@ def measure_accuracy(
     threads: int = 1,
 ) -> float:
     """Return the fraction of images that a network with these weights classifies correctly in float32."""
-    with _deterministic(device, threads, "fp32"), torch.inference_mode():
+    with _deterministic(device, threads, "fp32"):
         network = space.build(architecture, n_classes=images.n_classes)
         network.load_state_dict(state_dict, strict=True)
-        network = network.to(device).eval()
-        normalise = _Normaliser(images.normalisation, torch.device(device))
+        classifier = Classifier(network, images.normalisation, images.n_classes, device=device)
         n_correct = 0
         for start in range(0, len(images), _EVALUATION_BATCH_SIZE):
             batch = slice(start, start + _EVALUATION_BATCH_SIZE)
-            pixels = to_device(images.images[batch], torch.device(device)).float() / 255
-            logits = network_logits(network, normalise(pixels))
+            logits = classifier.logits(to_device(images.images[batch], classifier.device).float() / 255)
             n_correct += int((logits.argmax(dim=1).cpu().numpy() == images.labels[batch]).sum())
     return n_correct / len(images)

@@ -67,33 +67,18 @@ class FeatureSettings:
     batch_size: int = 100
 
     @classmethod
-    def of(
-        cls,
-        method: Method,
-        *,
-        steps: int | None = None,
-        step_size: float | None = None,
-        epsilon: float | None = None,
-        seed: int = 0,
-        batch_size: int = 100,
-    ) -> "FeatureSettings":
-        """Return settings, with the method's defaults for arguments that are None (docs/protocol/training.md)."""
-        has_ball = method != "representation"
-        if epsilon is not None and not has_ball:
+    def of(cls, method: Method, **changes: Any) -> "FeatureSettings":
+        """Return settings, with the method's defaults (docs/protocol/training.md) except for the changed ones."""
+        defaults = {} if method == "representation" else {"steps": 100, "epsilon": 0.5}
+        settings = cls(method, **defaults | changes)
+        if method == "representation" and settings.epsilon is not None:
             raise ConfigError(
                 f"Reading the settings failed for method {method}: this method does not limit the change, so "
                 "epsilon must not be set. Omit epsilon."
             )
-        settings = cls(
-            method,
-            steps=(100 if has_ball else 1000) if steps is None else steps,
-            step_size=0.1 if step_size is None else step_size,
-            epsilon=(0.5 if epsilon is None else epsilon) if has_ball else None,
-            seed=seed,
-            batch_size=batch_size,
-        )
-        for name, number in asdict(settings).items():
-            if name in {"steps", "step_size", "epsilon", "batch_size"} and number is not None and not 0 < number < 1e9:
+        for name in ("steps", "step_size", "epsilon", "batch_size"):
+            number = getattr(settings, name)
+            if number is not None and not 0 < number < 1e9:
                 raise ConfigError(
                     f"Reading the settings failed for {name}: it must be above 0 and below 1e9, got {number}. "
                     "Correct it."
