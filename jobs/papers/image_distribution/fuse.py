@@ -55,8 +55,15 @@ def write_fusion(folder: Path, first: ImageSet, second: ImageSet, label: str) ->
     source, rows = (first, first_rows) if label == "first" else (second, second_rows)
     images = blend(first.images[first_rows], second.images[second_rows], ALPHA)
     made = LabelledImages(images, source.labels[rows])
-    arrays = {"first_rows": first_rows, "second_rows": second_rows}
-    write_made_split(folder, "test", made, recipe=recipe, n_classes=source.n_classes, **arrays)
+    write_made_split(
+        folder,
+        "test",
+        made,
+        recipe=recipe,
+        n_classes=source.n_classes,
+        first_rows=first_rows,
+        second_rows=second_rows,
+    )
 
 
 def main(data: Path, out: Path) -> None:

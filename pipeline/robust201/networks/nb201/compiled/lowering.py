@@ -75,22 +75,24 @@ class MapView:
     step: int = 1
 
 
-class FinalSteps(TypedDict, total=False):
-    """Steps after an operation's sum, in this order; a step without a map is left out.
+class Outputs(TypedDict, total=False):
+    """Maps to which an operation writes its sum, before (raw) and after the ReLU (rectified)."""
 
-    Attributes:
-        add: map that is added.
-        tape: ReLU output that masks the sum.
-        add_after_mask: map that is then added.
-        raw: map to which the sum is written.
-        rectified: map to which the ReLU of the sum is written.
-    """
-
-    add: MapView | None
-    tape: MapView | None
-    add_after_mask: MapView | None
     raw: MapView | None
     rectified: MapView | None
+
+
+class Masks(TypedDict, total=False):
+    """ReLU output that masks an operation's sum (`tape`), and a map that is then added (`add_after_mask`)."""
+
+    tape: MapView | None
+    add_after_mask: MapView | None
+
+
+class FinalSteps(Outputs, Masks, total=False):
+    """Steps after an operation's sum, in this order: add `add`, mask with `tape`, add `add_after_mask`, and write."""
+
+    add: MapView | None
 
 
 @dataclass
@@ -153,7 +155,7 @@ class MapForms:
         # Nothing reads an absent form.
         self.raw = cast("Map", (raw or Map(*shape)) if needed_forms.raw else None)
         self.rectified = cast("Map", Map(*shape) if needed_forms.rectified else None)
-        self.outputs: FinalSteps = {
+        self.outputs: Outputs = {
             "raw": MapView(self.raw) if needed_forms.raw else None,
             "rectified": MapView(self.rectified) if needed_forms.rectified else None,
         }
@@ -433,13 +435,13 @@ class OperationList:
         """Append the sum of a node's gradients: the masked gradient through its ReLU, and that through its raw form."""
         if pending_convolution is None or tape is None:
             return raw_gradient
-        masks: FinalSteps = {
+        masks: Masks = {
             "tape": MapView(tape),
             "add_after_mask": None if raw_gradient.total is None else MapView(raw_gradient.total),
         }
         return _Gradient(self._append_pending_convolution(pending_convolution, **masks), is_owned=True)
 
-    def _append_pending_convolution(self, pending: _PendingConvolution, **masks: Unpack[FinalSteps]) -> Map:
+    def _append_pending_convolution(self, pending: _PendingConvolution, **masks: Unpack[Masks]) -> Map:
         kernel, source, earlier_sum = pending
         gradient_map = Map(*source.shape)
         add = None if earlier_sum is None else MapView(earlier_sum)
@@ -461,7 +463,7 @@ class OperationList:
         for odd_row, rows in enumerate(kernel_rows):
             for odd_column, columns in enumerate(kernel_rows):
                 view = MapView(input_gradient, odd_row, odd_column, 2)
-                masks: FinalSteps = {
+                masks: Masks = {
                     "tape": MapView(relu_outputs[0], odd_row, odd_column, 2),
                     "add_after_mask": MapView(down),
                 }
@@ -475,7 +477,7 @@ class OperationList:
                         half_size,
                         add=None if column == columns[0][0] else view,
                         raw=view,
-                        **(masks if is_last else FinalSteps()),
+                        **(masks if is_last else Masks()),
                     )
         return input_gradient
 
