@@ -266,3 +266,13 @@ def test_networks_that_change_while_they_are_attacked_are_rejected() -> None:
 
     keys = ["clean", {"pgd": {"steps": 40}}]
     assert_evaluate_raises(EvaluationError, "results depend on earlier passes", model=CountsPasses(), keys=keys)
+
+
+@pytest.mark.parametrize("key", ["aa_square_l2", "aa_square_l1", "aa_standard_l2", "aa_standard_l1"])
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+@pytest.mark.slow_combinations
+def test_square_rejects_images_below_five_pixels_in_l2_and_l1(key: str, engine: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+    options = {"model": model, "images": PIXELS[:, :, :4, :4], "keys": [key], "engine": engine}
+    assert_evaluate_raises(DatasetError, rf"'{key}': .* got 4x4\.", **options)
+    evaluate(**options | {"labels": LABELS, "keys": {"aa_square": {"queries": 2}}, "progress": False})

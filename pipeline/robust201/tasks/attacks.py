@@ -213,6 +213,13 @@ class FabTargeted(Attack):
         return (4.0 * self.steps + 3) * n_runs + 4
 
 
+def _untileable_reason(norm: Norm, height: int, width: int) -> str | None:
+    """Return why Square cannot start on images of this size in a norm, or None if it can."""
+    if norm == "Linf" or height >= 5:
+        return None
+    return f"expected images of 5 pixels or more (Square's first tiles in {norm}), got {height}x{width}."
+
+
 class Square(Attack):
     """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021), as in AutoAttack."""
 
@@ -226,6 +233,9 @@ class Square(Attack):
 
     def n_passes(self, n_classes: int) -> float:
         return _QUERY_FRACTION * self.queries * self.restarts + 6
+
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
+        return _untileable_reason(self.norm, height, width)
 
 
 class Standard(Attack):
@@ -254,6 +264,9 @@ class Standard(Attack):
         # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
         apgd_ce, apgd_t, fab_t, square = self.stage_passes(n_classes)
         return apgd_ce + _RESISTING_FRACTION * (apgd_t + fab_t) + _QUERY_FRACTION * square
+
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
+        return _untileable_reason(self.norm, height, width)
 
 
 class Fmn(Attack):
