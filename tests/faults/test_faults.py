@@ -87,8 +87,7 @@ def test_killed_worker_costs_only_its_part_and_deadly_parts_are_reported(tmp_pat
     assert trial.kill(process, "worker")
     assert trial.end(process) == 3
     assert [part.label for part in read_state(trial.results).missing()] == ["#21 digits deadly"]
-    (line,) = [line for line in trial.log.read_text().splitlines() if line.startswith("failed")]
-    assert "#21 digits deadly" in line
+    assert "its worker died 3 times" in trial.log.read_text()
 
 
 @pytest.mark.parametrize("victim", ["raylet", "gcs_server", "child"])

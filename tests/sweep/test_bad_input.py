@@ -92,8 +92,6 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"name": "n" * 5000}, "name: "),
         ({"keys": {"pgd": {"steps": 10**23}}}, "keys.pgd.steps: "),
         ({"keys": {"pgd": {"epsilons": MANY_EPSILONS}}}, "keys.pgd.epsilons: "),
-        ({"keys": {"aa_apgd-ce": {"epsilons": ["1/255", "8/255"], "steps": 100_000, "restarts": 20}}}, "12,000,132"),
-        ({"keys": {"mine": {"file": "mine.py", "passes": 1e12}}}, "keys.mine"),
         ({"keys": {"grid775": {"rotations": 100_000}}}, "rotations"),
         # paths
         ({"results": ""}, "results: "),

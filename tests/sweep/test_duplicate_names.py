@@ -1,4 +1,4 @@
-"""The reader rejects an id that occurs twice, and a key both with and without its norm."""
+"""The reader rejects an id that occurs twice."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
-from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
 MATRICES = [[[3, 1], [0, 4]], [[2, 2], [0, 4]]]
@@ -35,20 +34,3 @@ def test_duplicate_id_is_rejected_by_all_readers(tmp_path: Path, measure: str, f
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json"):
             read_values(Dataset(folder))
-
-
-def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201: RunCommand) -> None:
-    folder = write_results(tmp_path / "dataset", {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.4]}})
-    content = json.dumps({"cifar10": {"pgd@Linf": {"accuracy": {"0": [0.6, 0.3]}}}}).encode()
-    other_file = folder / "cifar10/pgd@Linf_accuracy.json"
-    other_file.write_bytes(content)
-    for key in ("pgd", "pgd@Linf"):
-        with pytest.raises(ResultsError, match="with the other spelling of the key"):
-            Dataset(folder).accuracy(0, "cifar10", key)
-    for command_line in (
-        ("verify", folder, "--against", folder),
-        ("report", folder),
-    ):
-        error_line = robust201(*command_line).error_line(2)
-        assert "/pgd_accuracy.json" in error_line
-        assert "/pgd@Linf_accuracy.json" in error_line

@@ -30,7 +30,7 @@ INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"recipes": make_recipes(weight_decay=float("inf"))}, "recipes.plain.weight_decay: "),
     ({"recipes": make_recipes(on=["brigth"])}, "recipes.plain.on: "),
     ({"recipes": make_recipes(on=[])}, "recipes.plain.on: "),
-    ({"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})}, "plain.data.mixture.robust: "),
+    ({"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})}, "plain.data: "),
     ({"recipes": make_recipes(start={"recipe": "plain", "dataset": "bright"})}, "cycle"),
     ({"trains_on_bright": False}, "at least one dataset to train on"),
     ({"seeds": [1, 1]}, "distinct"),

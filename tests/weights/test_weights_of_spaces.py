@@ -140,7 +140,7 @@ def test_sweep_evaluates_several_recipes_of_another_space(
     dataset = Dataset(tmp_path / "out")
     assert dataset.weights == ["pgd7-e90-s3", "plain-e90-s3"]
     for weights in dataset.weights:
-        assert 0 <= dataset.accuracy("tiny", "digits", "fgsm", 8.0, weights=weights) <= 1
+        assert 0 <= dataset.with_weights(weights).accuracy("tiny", "digits", "fgsm", 8.0) <= 1
     assert "Computed 0 evaluations" in robust201("run", "--allow-code", sweep).err
 
 

@@ -1,29 +1,5 @@
 """The exceptions of robust201, and the exit code of the command line for each.
 
-The tree::
-
-    RobustError
-    ├── InputError            exit 2: bad input, nothing started
-    │   ├── ConfigError           a wrong sweep YAML or command-line argument
-    │   ├── ArchitectureError     an invalid index or cell string
-    │   ├── CheckpointError       weights that are missing, damaged, in an unknown format or for another network
-    │   ├── NetworkError          a network that fails the checks before the first key (also an EvaluationError)
-    │   │   └── UnstableInputError    it is unstable (also an UnstableNetworkError)
-    │   ├── DatasetError          images that are missing, damaged or have the wrong format
-    │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
-    │   └── FormatVersionError    a results folder in the format of another version
-    ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
-    │   ├── PerturbationError     an attack or corruption broke its contract
-    │   ├── UnstableNetworkError  a network whose outputs depend on chance, earlier passes or other images
-    │   ├── WorkerBrokenError     a worker's device failed; only a new process can continue
-    │   ├── RayLostError          Ray, or the process connected to it, ended or stopped responding
-    │   └── IncompleteError       evaluations of the plan are missing
-    └── StorageError          exit 4: disk full, or results locked by another driver or damaged
-        ├── LockHeldError         another driver is using this results folder
-        ├── ShardDamagedError     a shard whose bytes do not match its name
-        ├── StorageFullError      no space left on the disk
-        └── StorageLibraryError   the library that the shards' URL scheme needs is not installed (exit 2)
-
 Every message reads `<what failed> for <unit or file>: <the fault>. <what to do>`.
 """
 

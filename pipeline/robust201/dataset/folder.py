@@ -408,8 +408,18 @@ def _is_file(path: Path) -> bool:
 
 
 def _find_file(candidates: Iterable[Path]) -> Path | None:
-    """Return the candidate that exists, or None; candidates differ in the spelling of their key."""
-    return next(filter(_is_file, candidates), None)
+    """Return the candidate that exists, or None; candidates differ in the spelling of their key.
+
+    Raises:
+        ResultsError: there are files for both spellings.
+    """
+    existing = [*filter(_is_file, candidates)]
+    if len(existing) > 1:
+        raise ResultsError(
+            f"Reading failed for {existing[0]}: there is also {existing[1]}, with the other spelling of the key. "
+            "Remove the file that does not belong to this dataset."
+        )
+    return existing[0] if existing else None
 
 
 def _not_a_dataset_error(path: Path) -> ResultsError:

@@ -6,7 +6,6 @@ Packages that may be missing are imported in the functions that need them.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -22,15 +21,11 @@ from robust201.core.files import format_bytes
 if TYPE_CHECKING:
     from robust201.sweep.config import SweepConfig
 
-PACKAGES = {
-    **{name: name for name in ("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas")},
-    **{name: name for name in ("scipy", "pydantic", "safetensors", "altair", "psutil", "fsspec")},
-    "scikit-learn": "sklearn",
-    "pillow": "PIL",
-    "pyyaml": "yaml",
-    "vl-convert-python": "vl_convert",
-}
-"""Module of each required package, by the package's name. Packages that only the command line needs are left out."""
+PACKAGES = (
+    *("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas", "scipy", "pydantic"),
+    *("safetensors", "altair", "psutil", "fsspec", "scikit-learn", "pillow", "pyyaml", "vl-convert-python"),
+)
+"""Required packages, except those that only the command line needs."""
 
 _DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 """Folder in which NVIDIA's driver for Linux lists its GPUs."""
@@ -57,8 +52,7 @@ class HealthCheck:
 
 def examine(config: SweepConfig | None) -> Iterator[HealthCheck]:
     """Check this machine and, if `config` is given, the inputs and disk space of its sweep."""
-    for package, module in PACKAGES.items():
-        yield _examine_package(package, module)
+    yield from map(_examine_package, PACKAGES)
     yield from _attempt("cpu kernels", lambda: [_examine_cpu_kernels()])
     yield from _attempt("gpus", lambda: [_examine_gpus()])
     if config is None:
@@ -83,14 +77,11 @@ def _attempt(check_name: str, run_checks: Callable[[], Iterable[HealthCheck]]) -
         yield HealthCheck(check_name, ok=False, detail=f"not checked: {type(error).__name__}: {error}", fix=_REINSTALL)
 
 
-def _examine_package(package: str, module: str) -> HealthCheck:
+def _examine_package(package: str) -> HealthCheck:
     try:
-        version = importlib.metadata.version(package)
+        return HealthCheck(package, ok=True, detail=importlib.metadata.version(package))
     except importlib.metadata.PackageNotFoundError:
         return HealthCheck(package, ok=False, detail="not installed", fix=_REINSTALL)
-    if importlib.util.find_spec(module) is None:
-        return HealthCheck(package, ok=False, detail=f"{version}, but its module {module} is missing", fix=_REINSTALL)
-    return HealthCheck(package, ok=True, detail=version)
 
 
 def _examine_cpu_kernels() -> HealthCheck:

@@ -85,11 +85,7 @@ FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
 
-class Section(StrictModel):
-    """Base model of every section of the YAML."""
-
-
-class NetworkSection(Section):
+class NetworkSection(StrictModel):
     """The macro skeleton around the cell."""
 
     channels: Channels = 16
@@ -114,7 +110,7 @@ TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 RecipeNames = Annotated[str | tuple[str, ...], AfterValidator(check_distinct)]
 
 
-class CheckpointsSection(Section):
+class CheckpointsSection(StrictModel):
     """Checkpoint store, and the filters that select one training run per network."""
 
     path: ConfigPath
@@ -125,7 +121,7 @@ class CheckpointsSection(Section):
     """Training seed of the weights; by default 777 if available, else the lowest."""
 
 
-class RandomWeights(Section):
+class RandomWeights(StrictModel):
     """Randomly initialised networks, one per seed."""
 
     seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_distinct)] = (0,)
@@ -136,7 +132,7 @@ NetworkFiles = dict[str, dict[str, ConfigPath] | ConfigPath]
 """Files by network (the same for all datasets), or by dataset and network."""
 
 
-class WeightsSection(Section):
+class WeightsSection(StrictModel):
     """Weights of the networks: from a checkpoint store, from files, or randomly initialised."""
 
     path: ConfigPath | None = None
@@ -185,7 +181,7 @@ class WeightsSection(Section):
         return (self.recipe,) if isinstance(self.recipe, str) else self.recipe
 
 
-class SpaceFile(Section):
+class SpaceFile(StrictModel):
     """A user's Python file that builds networks."""
 
     file: ConfigPath
@@ -196,7 +192,7 @@ class SpaceFile(Section):
     """Cost of an image in billion multiply-accumulates, for estimates only."""
 
 
-class NormalisationSection(Section):
+class NormalisationSection(StrictModel):
     """Per-channel mean and standard deviation of pixels in [0, 1] that a network was trained with."""
 
     mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=3)]
@@ -211,7 +207,7 @@ class NormalisationSection(Section):
         return self
 
 
-class CorruptionsSection(Section):
+class CorruptionsSection(StrictModel):
     """Source of a dataset's corrupted images."""
 
     source: Literal["published", "generated"]
@@ -235,7 +231,7 @@ class CorruptionsSection(Section):
         return self
 
 
-class ResizeSection(Section):
+class ResizeSection(StrictModel):
     """Resize rule: scale the shorter side to `shorter_side` pixels, then crop the centre to `image_size`."""
 
     shorter_side: PositiveInt = Resize().shorter_side
@@ -244,7 +240,7 @@ class ResizeSection(Section):
     """Filter of Pillow: `nearest`, `box`, `bilinear`, `hamming`, `bicubic` or `lanczos`."""
 
 
-class DatasetSection(Section):
+class DatasetSection(StrictModel):
     """Images of a dataset, and the source of their corrupted versions."""
 
     path: ConfigPath | None = None
@@ -276,13 +272,13 @@ class DatasetSection(Section):
             "normalisation": self.normalisation,
         }
         return {
-            name: value.model_dump(mode="json") if isinstance(value, Section) else value
+            name: value.model_dump(mode="json") if isinstance(value, StrictModel) else value
             for name, value in fields.items()
             if value is not None
         }
 
 
-class ImagesSection(Section):
+class ImagesSection(StrictModel):
     """A class-stratified subset of each test split; all images if `count` is None."""
 
     count: PositiveInt | None = None
@@ -291,7 +287,7 @@ class ImagesSection(Section):
     """Seed of the subset."""
 
 
-class ExecutionSection(Section):
+class ExecutionSection(StrictModel):
     """Executor, workers and devices; does not affect results and is not part of the protocol."""
 
     executor: Literal["inline", "ray"] = "ray"
@@ -425,7 +421,7 @@ ArchitectureNames = Literal["evaluated"] | tuple[int | str, ...]
 SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
-class BaseConfig(Section):
+class BaseConfig(StrictModel):
     """Base model of sweep and training YAMLs. Subclasses declare the fields, so that the order of fields can differ."""
 
     if TYPE_CHECKING:
@@ -472,10 +468,10 @@ class BaseConfig(Section):
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
 
-def _count_classes(section: object) -> int:
-    """Return the number of classes that a dataset section sets; 0 if it sets none."""
-    n_classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
-    return n_classes if isinstance(n_classes, int) else 0
+def _default_measurements(fields: dict[str, Any]) -> tuple[str, ...]:
+    """Return the default measurements, without confusion and confidence matrices if a dataset has many classes."""
+    class_counts = [section.classes or 0 for section in fields.get("datasets", {}).values()]
+    return ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
 
 
 def _paper_keys() -> dict[str, dict[str, Any]]:
@@ -514,7 +510,9 @@ class SweepConfig(BaseConfig):
     """Subset of each test split; by default all (protocol)."""
     keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
     """Attacks, corruptions and measures, with their parameters; by default the paper's twenty (protocol)."""
-    measurements: tuple[str, ...] = PUBLISHED
+    measurements: tuple[str, ...] = Field(
+        default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED)}
+    )
     """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
     `predictions` adds one byte per image and strength and is needed for per-image outcomes; `distances` adds eight
     bytes."""
@@ -562,19 +560,6 @@ class SweepConfig(BaseConfig):
         if not value or len(set(value)) != len(value):
             raise ValueError(f"expected one or more measurements without duplicates, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _choose_measurements(cls, fields: Any) -> Any:
-        """Choose default measurements, without confusion and confidence matrices if a dataset has many classes."""
-        if not isinstance(fields, Mapping) or "measurements" in fields:
-            return fields
-        sections = fields.get("datasets")
-        class_counts = (
-            [_count_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
-        )
-        measurements = ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
-        return fields if measurements == PUBLISHED else {**fields, "measurements": measurements}
 
     @model_validator(mode="after")
     def _check_matrices(self) -> Self:
@@ -710,11 +695,6 @@ class SweepConfig(BaseConfig):
         """Return the keys evaluated on a dataset: all keys, without corruptions if it has no corrupted images."""
         has_corrupted_images = self.datasets[dataset].corruptions is not None
         return tuple(key for key, task in self.tasks.items() if has_corrupted_images or task.kind != "corruption")
-
-    def omitted_keys(self, dataset: str) -> tuple[str, ...]:
-        """Return the keys not evaluated on a dataset: corruptions, if it has no corrupted images."""
-        evaluated_keys = set(self.keys_of(dataset))
-        return tuple(key for key in self.tasks if key not in evaluated_keys)
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:

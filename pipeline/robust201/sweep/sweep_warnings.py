@@ -32,7 +32,7 @@ def find_sweep_warnings(config: SweepConfig) -> list[str]:
 
 def _find_omitted_corruptions(config: SweepConfig) -> Iterator[str]:
     for dataset, section in config.datasets.items():
-        keys = config.omitted_keys(dataset)
+        keys = [key for key in config.tasks if key not in config.keys_of(dataset)]
         # `corruptions: null` excludes the group on purpose, but a corruption that `keys` names still needs a warning.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
             key_names = ", ".join(keys) if len(keys) <= _MAX_SHOWN_KEYS else f"{len(keys)} corruptions"

@@ -123,13 +123,13 @@ class TrainingConfig(BaseConfig):
                     f"recipes.{name}.on: expected at least one dataset, got none. Remove the field to train on all "
                     "datasets."
                 )
-            for field, dataset in _datasets_in_data(recipe):
-                if dataset not in self.datasets:
-                    raise ValueError(
-                        f"recipes.{name}.data.{field}: expected one of `datasets`, got {dataset!r}."
-                        f"{did_you_mean(dataset, self.datasets)}"
-                    )
             for target in self.targets(name):
+                for dataset in self.sources(name, target):
+                    if dataset not in self.datasets:
+                        raise ValueError(
+                            f"recipes.{name}.data: expected names in `datasets`, got {dataset!r}."
+                            f"{did_you_mean(dataset, self.datasets)}"
+                        )
                 self._check_start_cycle(name, target)
         return self
 
@@ -182,14 +182,3 @@ class TrainingConfig(BaseConfig):
         """Return the training run whose final weights `training` starts from; None for initial weights."""
         start = self.recipes[training.recipe].start
         return None if start is None else training._replace(recipe=start.recipe, dataset=start.dataset)
-
-
-def _datasets_in_data(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """Return pairs of a field in a recipe's `data` and the dataset that the field names."""
-    data = recipe.data
-    if data is None:
-        return ()
-    if data.mixture is not None:
-        return (("mixture.robust", data.mixture.robust),)
-    assert data.fusion is not None  # noqa: S101 - a section has one of the two
-    return ("fusion.first", data.fusion.first), ("fusion.second", data.fusion.second)
