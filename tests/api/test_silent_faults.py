@@ -162,7 +162,7 @@ def test_masked_classes_change_no_accuracy_and_infinite_masks_have_their_own_adv
         )
 
     assert accuracies_of(mask(-1e9), images, "clean", FGSM) == accuracies_of(core, images, "clean", FGSM)
-    with pytest.raises(NetworkError, match=r"-infinity .* large negative logit, such as -1e4"):
+    with pytest.raises(NetworkError, match=r"NaN or infinity .* large negative logit, such as -1e4"):
         accuracies_of(mask(-torch.inf), images, "clean")
 
 
@@ -275,9 +275,7 @@ def test_nan_logits_of_perturbed_images_are_found(key: str, engine: str, core: n
 
     network = Changed(core, note, change)
     few, keys = select(images, count=10, seed=0), {key: FORWARD_ATTACKS[key]}
-    with pytest.raises(
-        EvaluationError, match=r"logits are NaN or infinite for a perturbed image, the nearest to image \d"
-    ):
+    with pytest.raises(EvaluationError, match="logits are NaN or infinite for a perturbed image"):
         robust201.evaluate(network, few, keys=keys, engine=engine, progress=False)
 
 

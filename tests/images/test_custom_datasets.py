@@ -55,69 +55,38 @@ def test_folder_of_arrays_is_read_with_its_hashes(tmp_path: Path, array: str) ->
         load_images(SPEC, path=tmp_path)
 
 
-def test_npz_rejects_an_ambiguous_shape(tmp_path: Path) -> None:
-    file = save_npz(tmp_path / "mine.npz", images=np.zeros((2, 3, 3, 3), np.uint8), labels=np.zeros(2, np.int64))
-    with pytest.raises(DatasetError, match=r"mine\.npz: shape \(2, 3, 3, 3\) is ambiguous"):
-        load_images(custom_dataset("tiny", n_classes=4, image_size=3), path=file)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
-def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, dtype: type) -> None:
-    file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=LABELS.astype(dtype), other=np.zeros(3))
+@pytest.mark.parametrize("labels", [LABELS.astype(np.uint8), LABELS.astype(np.int16), LABELS[:, None]])
+def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, labels: np.ndarray) -> None:
+    file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=labels, other=np.zeros(3))
     loaded = load_images(SPEC, path=file)
     np.testing.assert_array_equal(loaded.images, IMAGES)
     np.testing.assert_array_equal(loaded.labels, LABELS)
 
 
-def test_npz_accepts_a_column_of_labels(tmp_path: Path) -> None:
-    file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=LABELS[:, None])
-    np.testing.assert_array_equal(load_images(SPEC, path=file).labels, LABELS)
-
-
-INVALID_ARRAYS = {
-    "no labels": ({"images": IMAGES}, r"no array 'labels', only images"),
-    "floats": (
-        {"images": IMAGES / 255, "labels": LABELS},
-        r"got float64 \(13, 3, 8, 8\)\. Convert pixels in \[0, 1\] with",
-    ),
-    "divided by 255": ({"images": np.minimum(IMAGES, 1), "labels": LABELS}, r"no pixel is above 1"),
-    "another size": ({"images": IMAGES[..., :7], "labels": LABELS}, r"\(N, 8, 8, 3\).*got uint8 \(13, 3, 8, 7\)"),
-    "grey": ({"images": IMAGES[:, 0], "labels": LABELS}, r"got uint8 \(13, 8, 8\)"),
-    "no images": ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"got uint8 \(0, 3, 8, 8\)"),
-    "labels of another length": (
-        {"images": IMAGES, "labels": LABELS[1:]},
-        r"expected 13 integers, one per image, got int64 .*12,",
-    ),
-    "one-hot labels": ({"images": IMAGES, "labels": np.eye(4, dtype=int)[LABELS]}, r"got int64 of shape \(13, 4\)"),
-    "labels that are not integers": ({"images": IMAGES, "labels": LABELS / 1}, r"expected 13 integers.*got float64"),
-    "a label out of range": ({"images": IMAGES, "labels": LABELS + 1}, r"expected labels 0 to 3, got 4"),
-    "a negative label": ({"images": IMAGES, "labels": LABELS - 1}, r"expected labels 0 to 3, got -1"),
-    "pickled objects": ({"images": IMAGES, "labels": np.array([{}] * 13)}, "Object arrays"),
+INVALID_ARRAYS: dict[str, dict[str, object]] = {
+    "no labels": {"images": IMAGES},
+    "floats": {"images": IMAGES / 255, "labels": LABELS},
+    "divided by 255": {"images": np.minimum(IMAGES, 1), "labels": LABELS},
+    "another size": {"images": IMAGES[..., :7], "labels": LABELS},
+    "an ambiguous shape": {"images": np.zeros((13, 3, 3, 3), np.uint8), "labels": LABELS},
+    "grey": {"images": IMAGES[:, 0], "labels": LABELS},
+    "no images": {"images": IMAGES[:0], "labels": LABELS[:0]},
+    "labels of another length": {"images": IMAGES, "labels": LABELS[1:]},
+    "one-hot labels": {"images": IMAGES, "labels": np.eye(4, dtype=int)[LABELS]},
+    "labels that are not integers": {"images": IMAGES, "labels": LABELS / 1},
+    "a label out of range": {"images": IMAGES, "labels": LABELS + 1},
+    "a negative label": {"images": IMAGES, "labels": LABELS - 1},
+    "pickled objects": {"images": IMAGES, "labels": np.array([{}] * 13)},
 }
+OTHER_FILES = {"empty": b"", "text": b"nothing of the kind", "a pickle": pickle.dumps([1])}
 
 
-@pytest.mark.parametrize("fault", INVALID_ARRAYS)
-def test_npz_rejects_invalid_arrays(tmp_path: Path, fault: str) -> None:
-    arrays, message = INVALID_ARRAYS[fault]
-    file = save_npz(tmp_path / "mine.npz", **arrays)
-    with pytest.raises(DatasetError, match=message) as error:
-        load_images(SPEC, path=file)
-    assert str(file) in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"nothing of the kind", pickle.dumps([1])], ids=["empty", "text", "a pickle"])
-def test_npz_rejects_other_files(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "mine.npz"
-    file.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"mine\.npz"):
-        load_images(SPEC, path=file)
-
-
-def test_npz_rejects_truncated_files(tmp_path: Path) -> None:
-    file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=LABELS)
-    file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(DatasetError, match=r"mine\.npz"):
+@pytest.mark.parametrize("fault", [*INVALID_ARRAYS, *OTHER_FILES, "truncated"])
+def test_npz_rejects_invalid_files(tmp_path: Path, fault: str) -> None:
+    file = save_npz(tmp_path / "mine.npz", **INVALID_ARRAYS.get(fault, {"images": IMAGES, "labels": LABELS}))
+    if fault not in INVALID_ARRAYS:
+        file.write_bytes(OTHER_FILES.get(fault, file.read_bytes()[:-40]))
+    with pytest.raises(DatasetError, match=str(file)):
         load_images(SPEC, path=file)
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +53,6 @@ def test_dataset_spec_is_consistent(name: str) -> None:
     has_no_normalisation = spec.normalisation == Normalisation((0, 0, 0), (1, 1, 1)).of_channels(spec.channels)
     assert has_no_normalisation == (spec.folder_name == "mnist")
     assert has_no_normalisation or all(0 < value < 1 for value in (*spec.normalisation.mean, *spec.normalisation.std))
-    assert spec.licence
-    assert spec.citation
     assert spec.corruptions is None or spec.corruptions in registry.downloads()
 
 
@@ -178,33 +177,13 @@ def test_load_images_verifies_published_checksums(
         load_images(name, path=tmp_path, form=form)
 
 
-def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [None, -1, 0])
+def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path, size: int | None) -> None:
     spec = dataset("cifar10")
     (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
-    with pytest.raises(DatasetError, match=r"expected 30,730,000 bytes, got 9,219"):
-        load_images("cifar10", path=str(tmp_path))
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DatasetError, match=r"expected records of 3,073 bytes, got 9,218"):
-        load_images("cifar10", path=tmp_path, verify=False)
-    file.write_bytes(b"")
-    with pytest.raises(DatasetError, match="got 0 bytes"):
-        load_images("cifar10", path=tmp_path, verify=False)
-
-
-def test_load_images_uses_hashes_recorded_at_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = dataset("cifar10")
-    (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
-    checksum_without_digest = {"test_batch.bin": registry.Checksum("sha256", None, file.stat().st_size)}
-    replace_published(monkeypatch, "cifar10", "cifar10", checksum_without_digest, 3)
-    load_images("cifar10", path=tmp_path)
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    (file.parent / registry.SUMS_FILE).write_text(f"{sha256}  test_batch.bin\n")
-    load_images("cifar10", path=tmp_path)
-    content = bytearray(file.read_bytes())
-    content[1000] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(DatasetError, match=f"expected sha256 {sha256}"):
-        load_images("cifar10", path=tmp_path)
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(DatasetError, match=rf"{file}: expected .* bytes, got"):
+        load_images("cifar10", path=tmp_path, verify=size is None)
 
 
 # --- damaged pickles
@@ -254,43 +233,40 @@ def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "message"),
+    ("images", "labels", "subject"),
     [
-        ([*make_encoded_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
-        ([*make_encoded_images(1), make_encoded_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
-        ([*make_encoded_images(2), *make_encoded_images(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
-        ([*make_encoded_images(2), None], [0, 1, 2], r"column 'image' has no value in row 2"),
-        (make_encoded_images(3), [0, None, 2], r"column 'label' has no value in row 1"),
-        ([], [], "the file has no rows"),
+        ([*make_encoded_images(2), b"no image"], [0, 1, 2], "row 2"),
+        ([*make_encoded_images(1), make_encoded_images(1)[0][:60]], [0, 1], "row 1"),  # type: ignore[index]
+        ([*make_encoded_images(2), *make_encoded_images(1, 16)], [0, 1, 2], "row 2"),
+        ([*make_encoded_images(2), None], [0, 1, 2], "'image' has no value in row 2"),
+        (make_encoded_images(3), [0, None, 2], "'label' has no value in row 1"),
+        ([], [], "no rows"),
     ],
 )
 def test_load_images_reports_the_row_of_an_invalid_parquet_value(
-    tmp_path: Path, images: list[bytes | None], labels: list[int | None], message: str
+    tmp_path: Path, images: list[bytes | None], labels: list[int | None], subject: str
 ) -> None:
     file = write_table(tmp_path / "test.parquet", images, labels)
-    with pytest.raises(DatasetError, match=f"{file}.*{message}"):
+    with pytest.raises(DatasetError, match=f"{file}.*{subject}"):
         load_images("cifar10", path=tmp_path)
 
 
-def test_load_images_rejects_other_parquet_columns(tmp_path: Path) -> None:
-    file = tmp_path / "test.parquet"
-    images = pa.array([b""], pa.binary())
-    for columns, found in (
-        ({"image": pa.array(["text"]), "label": [1]}, r"image \(string\)"),
-        ({"image": images, "target": [1]}, r"target \(int64\)"),
-        ({"image": images, "label": pa.array([1], pa.float32())}, r"label \(float\)"),
-        ({"img": images, "fine_label": [1]}, r"fine_label \(int64\).*"),
-    ):
-        parquet.write_table(pa.table(columns), file)
-        with pytest.raises(DatasetError, match=rf"test\.parquet: .* got .*{found}"):
-            load_images("cifar10", path=tmp_path)
+INVALID_COLUMNS = (
+    {"image": pa.array(["text"]), "label": [1]},
+    {"image": pa.array([b""], pa.binary()), "target": [1]},
+    {"image": pa.array([b""], pa.binary()), "label": pa.array([1], pa.float32())},
+    {"img": pa.array([b""], pa.binary()), "fine_label": [1]},
+)
 
 
-@pytest.mark.parametrize("end", [0, 10, 200, -4])
-def test_load_images_rejects_truncated_parquet_files(tmp_path: Path, end: int) -> None:
+@pytest.mark.parametrize("content", [*INVALID_COLUMNS, 0, 10, 200, -4])
+def test_load_images_rejects_other_and_truncated_parquet_files(tmp_path: Path, content: Any) -> None:
     file = write_table(tmp_path / "test.parquet", make_encoded_images(3), [0, 1, 2])
-    file.write_bytes(file.read_bytes()[:end])
-    with pytest.raises(DatasetError, match="the Parquet file cannot be read"):
+    if isinstance(content, int):
+        file.write_bytes(file.read_bytes()[:content])
+    else:
+        parquet.write_table(pa.table(content), file)
+    with pytest.raises(DatasetError, match=r"test\.parquet"):
         load_images("cifar10", path=tmp_path)
 
 
@@ -336,19 +312,17 @@ IDX_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "another size": lambda content: idx_bytes(np.zeros((5, 14, 56), np.uint8)),
     "fewer images than labels": lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)),
 }
+GZIP_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _content: b"",
+    "no gzip": lambda _content: b"no gzip",
+    "truncated gzip": lambda content: content[:-3],
+}
 
 
-@pytest.mark.parametrize("damage", IDX_DAMAGES)
+@pytest.mark.parametrize("damage", [*IDX_DAMAGES, *GZIP_DAMAGES])
 def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: str) -> None:
     _, file = write_mnist(tmp_path)
-    file.write_bytes(gzip.compress(IDX_DAMAGES[damage](gzip.decompress(file.read_bytes()))))
+    content = gzip.compress(IDX_DAMAGES.get(damage, bytes)(gzip.decompress(file.read_bytes())))
+    file.write_bytes(GZIP_DAMAGES.get(damage, bytes)(content))
     with pytest.raises(DatasetError, match=r"10k-(images|labels)"):
         load_images("mnist", path=tmp_path, verify=False)
-
-
-def test_load_images_rejects_damaged_gzip_files(tmp_path: Path) -> None:
-    _, file = write_mnist(tmp_path)
-    for content in (b"", b"no gzip", file.read_bytes()[:-3]):
-        file.write_bytes(content)
-        with pytest.raises(DatasetError, match=file.name):
-            load_images("mnist", path=tmp_path, verify=False)

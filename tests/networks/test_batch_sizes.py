@@ -1,8 +1,6 @@
 """Batch sizes: padding, limits, the memory of a GPU (simulated on the CPU), and prepared passes."""
 
-import itertools
 import weakref
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from robust201.core.errors import EvaluationError
-from robust201.networks import device as graphs
 from robust201.networks import gpu_memory
 from robust201.networks.batch_sizes import SIZES, BatchSizes, Maxima, split_into_sizes
 from robust201.networks.gpu_memory import USED_FRACTION, fit_memory
@@ -296,46 +293,3 @@ def test_released_passes_are_prepared_again():
     assert torch.equal(graphed.logits(pixels), expected)
     assert set(model.sizes) <= {16, 64, 256, 300}
     assert (prepare.n_prepared, prepare.n_released) == (1 + len(set(model.sizes)), 1)
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """Replace `torch.cuda` by a mock, which records calls."""
-    cuda = MagicMock()
-    cuda.graph_pool_handle.side_effect = itertools.count(1).__next__
-    monkeypatch.setattr(graphs.torch, "cuda", cuda)
-    monkeypatch.setattr(graphs, "_side_stream", cuda.side_stream)
-    return cuda
-
-
-def test_graph_capture_warms_up_on_a_side_stream_and_frees_its_pool(cuda):
-    capture = graphs.GraphCapture(CPU)
-
-    def compute():
-        assert not torch.is_inference_mode_enabled()
-        cuda.compute()
-        return (torch.zeros(2, 1),)
-
-    with torch.inference_mode():
-        replay = capture(compute)
-    side, caller = "side_stream().wait_stream", "current_stream().wait_stream"
-    recorded = ("compute", side, caller, "stream", "graph", "set_stream")
-    calls = [name for name, _, _ in cuda.mock_calls if name in recorded]
-    assert calls == [side, "stream", "compute", "compute", caller, "graph", "compute", "set_stream"]
-    assert cuda.graph.call_args.kwargs["pool"] == 1
-    assert not replay()[0].is_inference()
-    assert replay()[0] is replay()[0]
-    graph = cuda.CUDAGraph.return_value
-    assert graph.replay.call_count == 3
-    capture.release()
-    capture.release()
-    assert cuda.synchronize.call_count == graph.reset.call_count == 1
-    capture(compute)
-    assert cuda.graph.call_args.kwargs["pool"] != 1
-
-
-def test_graph_capture_restores_the_stream_after_a_failure(cuda):
-    cuda.graph.return_value.__exit__.side_effect = RuntimeError("no end")
-    with pytest.raises(RuntimeError, match="no end"):
-        graphs.GraphCapture(CPU)(lambda: (torch.zeros(1),))
-    cuda.set_stream.assert_called_once_with(cuda.current_stream.return_value)

@@ -176,10 +176,8 @@ def test_native_search_exists_only_if_it_saves_time():
 def monkeypatch_without_caches(monkeypatch):
     """Clear all caches before and after the test; return `monkeypatch`."""
     caches = (
-        native.load_library,
-        native.is_expected,
         native.unavailable_reason,
-        native._open_library,
+        native.open_library,
         network_module.usable_library,
     )
     for cache in caches:
@@ -188,13 +186,6 @@ def monkeypatch_without_caches(monkeypatch):
     monkeypatch.undo()
     for cache in caches:
         cache.cache_clear()
-
-
-def assert_pytorch_is_used():
-    assert native.load_library() is None
-    network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION)
-    assert network._native is None
-    assert torch.isfinite(network.logits(images_of(16)[0])).all()
 
 
 @needs_library
@@ -213,63 +204,46 @@ def test_native_library_is_not_used_if_results_differ(monkeypatch_without_caches
     assert network._native is None
 
 
-def test_pytorch_is_used_without_a_library(monkeypatch_without_caches, tmp_path):
-    monkeypatch_without_caches.setattr(native, "LIBRARY", tmp_path / "none.so")
-    assert "not compiled" in native.unavailable_reason()
-    assert_pytorch_is_used()
-
-
-def test_native_library_is_not_used_without_avx512(monkeypatch_without_caches):
-    monkeypatch_without_caches.setattr(native, "LIBRARY", Path(__file__))
-    monkeypatch_without_caches.setattr(native, "has_avx512", lambda: False)
-    assert "AVX-512" in native.unavailable_reason()
-    assert_pytorch_is_used()
-
-
-def test_invalid_library_is_not_loaded(monkeypatch_without_caches, tmp_path):
-    content = Path(__file__).read_bytes()
-    (tmp_path / "text.so").write_bytes(content + hashlib.sha256(content).digest())
-    monkeypatch_without_caches.setattr(native, "LIBRARY", tmp_path / "text.so")
-    monkeypatch_without_caches.setattr(native, "has_avx512", lambda: True)
-    assert "cannot be loaded" in native.unavailable_reason()
-    assert_pytorch_is_used()
-
-
 DAMAGE_FUNCTIONS = {
-    "truncated to half": lambda content: content[: len(content) // 2],
-    "with a flipped bit": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+    "truncated": lambda content: content[: len(content) // 2],
+    "flipped bit": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
     "empty": lambda _content: b"",
+    "text": lambda _content: b"text" + hashlib.sha256(b"text").digest(),
 }
 
 
 @needs_library
-@pytest.mark.parametrize("damage", DAMAGE_FUNCTIONS.values(), ids=DAMAGE_FUNCTIONS)
-def test_native_library_is_not_loaded_if_damaged(monkeypatch_without_caches, tmp_path, damage):
-    # Loading a damaged library could crash the process with SIGBUS or SIGSEGV.
-    (tmp_path / "damaged.so").write_bytes(damage(native.LIBRARY.read_bytes()))
-    monkeypatch_without_caches.setattr(native, "LIBRARY", tmp_path / "damaged.so")
-    assert "is damaged" in native.unavailable_reason()
-    with pytest.warns(RuntimeWarning, match="is damaged"):
-        assert_pytorch_is_used()
-
-
-@needs_library
-def test_native_library_with_other_structures_is_not_used(monkeypatch_without_caches):
-    monkeypatch_without_caches.setattr(
-        native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct)
-    )
-    assert "another version of native.c" in native.unavailable_reason()
-    assert_pytorch_is_used()
-
-
-@needs_library
-def test_native_library_compiled_from_another_source_is_not_used(monkeypatch_without_caches, tmp_path):
-    # This happens if native.c is edited or updated without being compiled again.
-    edited = tmp_path / "native.c"
-    edited.write_bytes(native.C_SOURCE.read_bytes() + b"\n")
-    monkeypatch_without_caches.setattr(native, "C_SOURCE", edited)
-    assert "another version of native.c" in native.unavailable_reason()
-    assert_pytorch_is_used()
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("no library", "not compiled"),
+        ("no AVX-512", "AVX-512"),
+        *((fault, "is damaged") for fault in ("truncated", "flipped bit", "empty")),
+        ("text", "cannot be loaded"),
+        ("other structures", "another version of"),
+        ("edited source", "another version of"),
+    ],
+)
+def test_unusable_libraries_are_not_loaded(monkeypatch_without_caches, tmp_path, fault, reason):
+    """Loading a damaged library could crash the process with SIGBUS or SIGSEGV."""
+    patch, path = monkeypatch_without_caches.setattr, tmp_path / "file"
+    if fault in DAMAGE_FUNCTIONS:
+        path.write_bytes(DAMAGE_FUNCTIONS[fault](native.LIBRARY.read_bytes()))
+    if fault == "edited source":
+        path.write_bytes(native.C_SOURCE.read_bytes() + b"\n")
+        patch(native, "C_SOURCE", path)
+    elif fault == "no AVX-512":
+        for module in (native, network_module):
+            patch(module, "has_avx512", lambda: False)
+    elif fault == "other structures":
+        patch(native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct))
+    else:
+        patch(native, "LIBRARY", path)
+    assert reason in native.unavailable_reason()
+    network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION)
+    assert network._native is None
+    assert torch.isfinite(network.logits(images_of(16)[0])).all()
 
 
 @needs_library

@@ -19,7 +19,7 @@ from robust201.networks.nb201.compiled import compile_network
 from robust201.networks.nb201.compiled.compiled_network import usable_library
 from robust201.networks.nb201.compiled.native_network import NativeNetwork
 from robust201.networks.nb201.compiled.native_search import NativeSearch
-from robust201.networks.nb201.compiled.regions import Region
+from robust201.networks.nb201.compiled.patches import Region
 from robust201.tasks import TASKS
 from tests.attacks.test_fused_attacks import IMAGES, ExactModel, assert_equals_rows_of, attack_images
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, network_of

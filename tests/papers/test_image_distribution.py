@@ -7,13 +7,17 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from jobs.papers.image_distribution import analyse, pictures
+from jobs.papers.image_distribution import analyse, fuse, pictures
 from jobs.papers.image_distribution.analyse import COMPARISONS, GROUPS
 from jobs.papers.networks import read_trained
 from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED
+from robust201.images import load_images
+from robust201.images.fusion import blend
+from robust201.images.specs import custom_dataset
 from robust201.statistics.robustness import robustness_r
 from tests.conftest import REPOSITORY
 from tests.support.trained_exports import make_weights, write_trained
+from tests.training.test_data import numbered_images
 
 FOLDER = REPOSITORY / "jobs/papers/image_distribution"
 
@@ -131,3 +135,18 @@ def test_page_and_tables_follow_from_committed_numbers(tmp_path, monkeypatch):
     networks = pd.read_csv(FOLDER / "tables/networks.csv")
     np.testing.assert_allclose(networks["c"], networks["r"] - 1)
     assert {*networks["group"]} <= {*GROUPS}
+
+
+def test_blends_pair_each_image_once_and_differ_only_in_labels(tmp_path):
+    first_images, second_images = numbered_images(40, "first"), numbered_images(25, "second", n_classes=5)
+    rows, second_rows = fuse.pair(40, 25)
+    assert (np.diff(rows) > 0).all()
+    assert len(rows) == len(set(second_rows.tolist())) == 25
+    for label, labels in (("first", first_images.labels[rows]), ("second", second_images.labels[second_rows])):
+        fuse.write_fusion(tmp_path / label, first_images, second_images, label)
+        n_classes = {"first": 7, "second": 5}[label]
+        loaded = load_images(custom_dataset("made", n_classes=n_classes, image_size=4), path=tmp_path / label)
+        np.testing.assert_array_equal(loaded.labels, labels)
+        np.testing.assert_array_equal(
+            loaded.images, blend(first_images.images[rows], second_images.images[second_rows], 0.5)
+        )

@@ -19,7 +19,7 @@ from robust201.corruptions.folder import generate_corruptions
 from robust201.corruptions.frost_textures import synthetic_frost
 from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt
 from robust201.images import load_images, select
-from robust201.images.fusion import blend, pair
+from robust201.images.fusion import blend
 from robust201.images.upscaling import upscale
 from tests.support.natural_images import natural_images, raw_integers, stripes
 
@@ -94,7 +94,6 @@ def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     original, reversed_images = natural_images(2), natural_images(2)[::-1]
     for alpha in (0.1, 0.3, 0.5):
         yield f"blend {alpha}", [blend(original, reversed_images, alpha)]
-    yield "pairs of a blend", pair(50, 40, 0)
 
 
 def hashes(sizes: Iterable[int]) -> dict[str, str]:

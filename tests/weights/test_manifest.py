@@ -1,5 +1,6 @@
 """Manifests keep their records; errors about invalid lines contain the file, line and field."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -48,13 +49,9 @@ def test_error_contains_line_and_field_of_an_invalid_value(
     tmp_path: Path, trained_manifest: Path, field_name: str
 ) -> None:
     header, line, *other_lines = trained_manifest.read_text().splitlines()
-    path = tmp_path / "manifest.jsonl"
-    fields = json.loads(line)
+    path, fields = tmp_path / "manifest.jsonl", json.loads(line)
     *parents, key = field_name.split(".")
-    section = fields
-    for parent in parents:
-        section = section[parent]
-    section[key] = INVALID_VALUES[field_name]
+    functools.reduce(dict.__getitem__, parents, fields)[key] = INVALID_VALUES[field_name]
     path.write_text("\n".join([header, json.dumps(fields), *other_lines, ""]))
     with pytest.raises(CheckpointError, match=rf"manifest\.jsonl line 2: the field '{field_name}"):
         read_manifest(path)

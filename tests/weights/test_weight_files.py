@@ -100,34 +100,27 @@ def torchscript_bytes() -> bytes:
     return stream.getvalue()
 
 
-INVALID_FILES: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "empty file"),
-    "text": (b"weights", "truncated or damaged"),
-    "a pickled network": (
-        torch_bytes(TinyNetwork()),
-        r"TinyNetwork, whose code .*torch\.save\(network\.state_dict\(\), ",
-    ),
-    "in the old format": (torch_bytes({"model": TinyNetwork()}, zipped=False), "TinyNetwork, whose"),
-    "TorchScript": (torchscript_bytes(), "TorchScript"),
-    "a truncated archive": (torchscript_bytes()[:500], "truncated, damaged or unrelated"),
-    "no tensors": (torch_bytes({"epoch": 3}), "keys 'epoch'"),
-    "a list": (torch_bytes([torch.ones(1)]), "got a list"),
-    "two networks": (torch_bytes({"generator": WEIGHTS, "critic": WEIGHTS}), "'generator', 'critic'"),
-    "not finite": (torch_bytes({"a": torch.tensor([1.0, float("nan")])}), "a has 1 NaN"),
-    "a sparse tensor": (
-        torch_bytes({"a": torch.ones(2, 2).to_sparse()}),
-        r"'a', which is torch\.float32, torch\.sparse",
-    ),
-    "a tensor without values": (torch_bytes({"a": torch.ones(2, device="meta")}), "'a', .* on meta"),
+INVALID_FILES: dict[str, bytes] = {
+    "empty": b"",
+    "text": b"weights",
+    "a pickled network": torch_bytes(TinyNetwork()),
+    "a pickled network in the old format": torch_bytes({"model": TinyNetwork()}, zipped=False),
+    "TorchScript": torchscript_bytes(),
+    "a truncated archive": torchscript_bytes()[:500],
+    "no tensors": torch_bytes({"epoch": 3}),
+    "a list": torch_bytes([torch.ones(1)]),
+    "two networks": torch_bytes({"generator": WEIGHTS, "critic": WEIGHTS}),
+    "not finite": torch_bytes({"a": torch.tensor([1.0, float("nan")])}),
+    "a sparse tensor": torch_bytes({"a": torch.ones(2, 2).to_sparse()}),
+    "a tensor without values": torch_bytes({"a": torch.ones(2, device="meta")}),
 }
 
 
 @pytest.mark.parametrize("case", INVALID_FILES)
 def test_read_weights_rejects_invalid_files(tmp_path: Path, case: str) -> None:
-    raw, message = INVALID_FILES[case]
     path = tmp_path / "w.pth"
-    path.write_bytes(raw)
-    with pytest.raises(CheckpointError, match=rf"w\.pth.*{message}"):
+    path.write_bytes(INVALID_FILES[case])
+    with pytest.raises(CheckpointError, match=rf"Reading weights failed for {path}: "):
         read_weights(path)
 
 
@@ -138,13 +131,6 @@ def test_read_weights_rejects_torch_files_truncated_to_any_length(tmp_path: Path
         path.write_bytes(raw[:length])
         with pytest.raises(CheckpointError, match="got a truncated, damaged or unrelated file"):
             read_weights(path)
-
-
-def test_read_weights_rejects_folders_and_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="Is a directory"):
-        read_weights(tmp_path)
-    with pytest.raises(CheckpointError, match="No such file or directory"):
-        read_weights(tmp_path / "none.pth")
 
 
 def test_fill_network_error_counts_and_lists_mismatched_tensors() -> None:

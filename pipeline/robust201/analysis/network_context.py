@@ -16,7 +16,7 @@ from robust201.analysis.evaluation_progress import ProgressOption
 from robust201.attacks.context import Context, CorruptedImageSource
 from robust201.core.errors import ConfigError, DatasetError, warn_caller
 from robust201.core.records import ImageSet, Normalisation
-from robust201.images.user_arrays import check_label_range
+from robust201.images.checks import check_labels
 from robust201.networks.classifier import Classifier
 from robust201.networks.model import CompiledNetwork
 from robust201.networks.network_check import CheckedImages, check_compiled
@@ -75,7 +75,7 @@ class Options:
         )
         with prepared as classifier:
             _check_class_folders(images, classifier)
-            check_label_range(images.labels, classifier.n_classes)
+            check_labels(f"a model of {classifier.n_classes} classes", images.labels, classifier.n_classes)
             compiled = self._compile(classifier, images) if self.engine == "fused" else None
             yield Context(
                 classifier,

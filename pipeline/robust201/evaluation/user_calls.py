@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robust201.attacks.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.core.errors import EvaluationError, PerturbationError
 from robust201.core.user_code import describe_failure
-from robust201.networks.guarded_network import NetworkGuard
+from robust201.networks.network_check import NetworkGuard
 from robust201.networks.watch import Watch
 
 

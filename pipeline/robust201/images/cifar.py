@@ -71,8 +71,7 @@ def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, s
 def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load the images of a split from the binary version, (N, 3, 32, 32) uint8, in the order of the files.
 
-    `verify` checks the number of images and the files' sizes. Checksums of these files are not published, but hashes
-    that were recorded when `robust201 fetch` unpacked the archive are checked, too.
+    `verify` checks the number of images and the files' sizes; checksums of these files are not published.
 
     Raises:
         DatasetError: a file is missing or has the wrong size or a label out of range.

@@ -8,8 +8,6 @@ torchvision reads them.
 """
 
 import os
-import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
-from robust201.core.errors import DatasetError, RobustWarning, describe_read_error, one_line
+from robust201.core.errors import DatasetError, describe_read_error, one_line
 from robust201.core.files import parse_unique_json
 from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import check_count, check_labels
@@ -75,14 +73,9 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     Raises:
         DatasetError: a class folder has no images or images of another format, the number of class folders is not the
             dataset's number of classes, or `labels.json` does not number every class.
-
-    Warns:
-        RobustWarning: class folders are named by numbers, which text sorts differently.
     """
     class_names = _class_names(path)
     labels_by_name = _read_labels(path, class_names)
-    if labels_by_name is None:
-        _warn_about_numbers(path, class_names)
     if labels_by_name is None and spec.n_classes not in {0, len(class_names)}:
         raise DatasetError(
             f"Reading images failed for {path}: expected {spec.n_classes:,} class folders, one per class, got "
@@ -112,25 +105,6 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
 
 
-def _warn_about_numbers(folder: Path, names: tuple[str, ...]) -> None:
-    """Warn if all class folders are named by numbers, which have another order as text.
-
-    Warns:
-        RobustWarning: see above.
-    """
-    if not all(re.fullmatch("[0-9]+", name) for name in names):
-        return
-    numeric_names = sorted(names, key=int)
-    label = next((label for label, name in enumerate(names) if name != numeric_names[label]), None)
-    if label is not None:
-        warnings.warn(
-            f"{folder}: class folders are sorted as text, so label {label} is folder {names[label]}, not folder "
-            f"{numeric_names[label]}. To number them otherwise, write {CLASS_NUMBERS_FILE}.",
-            RobustWarning,
-            stacklevel=2,
-        )
-
-
 def _list_images(folder: Path) -> list[Path]:
     files = list(_iter_images(folder))
     if not files:
@@ -146,25 +120,13 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _iter_images(folder: Path) -> Iterator[Path]:
-    """Yield the image files of a class folder and its subfolders in torchvision's order."""
-    for parent, file_names in sorted(_walk(folder)):
+    """Yield the image files of a class folder and its subfolders in torchvision's order; links are followed."""
+    for parent, _, file_names in sorted(os.walk(folder, followlinks=True)):
         if any(part[0] == "." for part in Path(parent).relative_to(folder).parts):
             continue
         for name in sorted(file_names):
             if name[0] != "." and name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
                 yield Path(parent, name)
-
-
-def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield a folder and its subfolders with their files; links are followed, except to a folder that contains them."""
-    above: dict[Path, set[str]] = {}
-    for parent, subfolders, file_names in os.walk(folder, followlinks=True):
-        outer, real_path = above.get(Path(parent).parent, set()), os.path.realpath(parent)
-        if real_path in outer:
-            subfolders.clear()
-            continue
-        above[Path(parent)] = outer | {real_path}
-        yield parent, file_names
 
 
 def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] | None:

@@ -10,14 +10,13 @@ uint8), so it cannot be opened as a published folder by mistake, or vice versa.
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
-from robust201.core.files import digest_of
 from robust201.core.records import ImageSet, canonical_json
 from robust201.images.downloads.registry import download
 from robust201.images.specs import dataset
@@ -148,13 +147,13 @@ def open_published(
     images: ImageSet,
     *,
     n_images: int,
-    verify: Literal["shape", "full"] = "shape",
-    keys: Sequence[str] | None = None,
+    keys: Sequence[str],
+    verify: bool = False,
 ) -> CorruptedStore:
     """Open published corrupted images: `.npy` files in a folder or in its subfolder with the archive's name.
 
-    `n_images` is the size of the full test split. With `verify` ``"full"``, each file is checked against its published
-    MD5. `keys` are the corruptions to check immediately; None checks all existing files.
+    `n_images` is the size of the full test split, and `keys` are the corruptions whose files are checked immediately,
+    with `verify` against their published MD5.
 
     Raises:
         DatasetError: the dataset has no published corruptions, the folder contains generated images, or a file is
@@ -182,15 +181,10 @@ def open_published(
         )
     _check_labels(folder, images, images.indices, n_images)
     store = CorruptedStore(folder, images, rows=images.indices, n_images=n_images)
-    if keys is None:
-        file_names = [file_name for file_name in entry.members if (folder / file_name).exists()]
-    else:
-        file_names = [f"{key}.npy" for key in keys]
-    for file_name in file_names:
-        if file_name != "labels.npy":
-            store.check(file_name.removesuffix(".npy"))
-        if verify == "full":
-            _check_md5(folder / file_name, entry.members[file_name].digest or "")
+    for key in keys:
+        store.check(key)
+        if verify:
+            entry.members[f"{key}.npy"].check_file(folder / f"{key}.npy")
     return store
 
 
@@ -289,12 +283,3 @@ def _map_array(path: Path, shape: tuple[int, ...], dtype: str = "uint8") -> NDAr
         f"Opening corruptions failed for {path}: expected {dtype} {shape}, got {got}. Fetch published files again, "
         f"or delete {path.parent} and generate the images again; or correct the name of the dataset or key."
     )
-
-
-def _check_md5(path: Path, expected: str) -> None:
-    got = digest_of(path, lambda: hashlib.md5(usedforsecurity=False))
-    if got != expected:
-        raise DatasetError(
-            f"Verifying published corruptions failed for {path}: expected md5 {expected}, got {got}. "
-            "The file is damaged or not the published file; fetch it again."
-        )

@@ -65,14 +65,14 @@ class ImageDecoder:
 
         try:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
-                # The size is checked before decoding, so that a huge image cannot exhaust the memory.
-                self._check_mode_and_size(image_name, image)
                 if image.format == "PNG" and encoded[_BIT_DEPTH_OFFSET] > 8:
                     # Pillow would truncate these pixels to 8 bits, and its modes RGB and LA do not show the bit depth.
                     raise DatasetError(
                         f"Decoding an image failed for {image_name}: expected 8 bits per channel, got a PNG of "
                         f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
                     )
+                # The size is checked before decoding, so that a huge image cannot exhaust the memory.
+                self._check_mode_and_size(image_name, image)
                 pixels = np.asarray(self._apply_resize_rule(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             # Pillow's message for unknown bytes names only the object in memory.
@@ -94,11 +94,6 @@ class ImageDecoder:
                     f"Decoding an image failed for {image_name}: expected {expected}, got {width}x{height} pixels. "
                     "Resize the images, add a resize rule (--resize, `resize`), or check the name of the dataset."
                 )
-        if image.mode.startswith(("I", "F")):
-            raise DatasetError(
-                f"Decoding an image failed for {image_name}: expected 8 bits per channel, got Pillow mode {image.mode}."
-                " Convert the image."
-            )
         if self.spec.channels == 1 and image.mode not in _GREY_MODES:
             raise DatasetError(
                 f"Decoding an image failed for {image_name}: expected a grey image, since the dataset has one channel, "

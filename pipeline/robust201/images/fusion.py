@@ -1,18 +1,14 @@
-"""Blends of images of two datasets with the label of one of them, as in Kunhardt, Deza and Poggio (2021)."""
+"""Blends of images of two datasets, as in Kunhardt, Deza and Poggio (2021)."""
 
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError
-from robust201.core.noise import generator
-from robust201.core.records import ImageSet, Split
-from robust201.images.checks import LabelledImages
-from robust201.images.store import find_made_split, write_made_split
+from robust201.core.records import ImageSet
 
 LabelFrom: TypeAlias = Literal["first", "second"]
 """Dataset that provides the label of a blend."""
@@ -67,59 +63,4 @@ def _blended_values(alpha: float) -> NDArray[np.uint8]:
             for a in pixel_values
         ],
         np.uint8,
-    )
-
-
-def pair(n_first: int, n_second: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pair the images of two sets at random, each at most once, so that every image of the smaller set is paired.
-
-    Returns:
-        Ascending rows (n,) of the first set, and the rows (n,) of the second set that are paired with them.
-    """
-    n_pairs = min(n_first, n_second)
-    # NumPy guarantees the raw stream of a bit generator across versions, but not the results of `permutation`.
-    rows = [
-        np.argsort(generator(seed, "fusion", set_name).bit_generator.random_raw(n_images), kind="stable")[:n_pairs]
-        for set_name, n_images in (("first", n_first), ("second", n_second))
-    ]
-    return np.sort(rows[0]), rows[1]
-
-
-def write_fusion(
-    folder: Path, first: ImageSet, second: ImageSet, *, split: Split, alpha: float, label: LabelFrom, seed: int
-) -> str:
-    """Write the blends of two splits, and return their hash.
-
-    The pairing depends only on the seed and the numbers of images, so both choices of `label` give the same images.
-
-    Raises:
-        DatasetError: the images differ in size, or the folder contains other images.
-        ConfigError: alpha is out of range.
-    """
-    exact_fraction(alpha)  # checks the range
-    check_same_size(first, second)
-    recipe: dict[str, Any] = {
-        "kind": "fusion",
-        "first": {"dataset": first.dataset, "sha256": first.sha256},
-        "second": {"dataset": second.dataset, "sha256": second.sha256},
-        "split": split,
-        "alpha": float(alpha),
-        "label": label,
-        "seed": seed,
-        "rounding": "half up to 8 bits",
-    }
-    existing_digest = find_made_split(folder, split, recipe)
-    if existing_digest is not None:
-        return existing_digest
-    first_rows, second_rows = pair(len(first), len(second), seed)
-    label_source, label_rows = (first, first_rows) if label == "first" else (second, second_rows)
-    images = blend(first.images[first_rows], second.images[second_rows], alpha)
-    return write_made_split(
-        folder,
-        split,
-        LabelledImages(images, label_source.labels[label_rows]),
-        recipe=recipe,
-        n_classes=label_source.n_classes,
-        first_rows=first_rows,
-        second_rows=second_rows,
     )

@@ -97,9 +97,6 @@ def load_images(
     Raises:
         ConfigError: there is no such dataset, the dataset has no such form, or the resize rule is invalid.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
-
-    Warns:
-        RobustWarning: class folders are named by numbers, which text sorts differently.
     """
     path = None if path is None else Path(path)
     spec = _find_spec(name, path, image_size, resize)

@@ -10,15 +10,14 @@ from robust201.core.errors import DatasetError
 from robust201.core.records import Split
 from robust201.core.unpickling import load_pickle
 from robust201.images.checks import LabelledImages, check_count
-from robust201.images.downloads.registry import SUMS_FILE, Checksum, download
+from robust201.images.downloads.registry import download
 from robust201.images.specs import DatasetSpec
 
 
 def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
     """Read a file of a download; with `verify`, check it against its published checksum.
 
-    For CIFAR's binary version, only the checksum of the whole archive is published. The file is then compared with the
-    hash that was recorded when the verified archive was unpacked.
+    For the files of CIFAR's binary version, only the sizes are published.
 
     Raises:
         DatasetError: the file is missing, unreadable, or differs from the published file.
@@ -31,20 +30,10 @@ def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
         ) from error
     checksum = download(download_name).members.get(path.name)
     if verify and checksum is not None:
-        if checksum.digest is None:
-            checksum = Checksum("sha256", _recorded_sha256(path), checksum.size)
         hasher = checksum.hasher()
         hasher.update(content)
         checksum.check(path, len(content), hasher.hexdigest())
     return content
-
-
-def _recorded_sha256(path: Path) -> str | None:
-    sums_path = path.parent / SUMS_FILE
-    if not sums_path.exists():
-        return None
-    digests_and_names = (line.split(maxsplit=1) for line in sums_path.read_text(encoding="utf-8").splitlines())
-    return {fields[1]: fields[0] for fields in digests_and_names if len(fields) == 2}.get(path.name)
 
 
 def read_batches(

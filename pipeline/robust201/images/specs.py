@@ -62,8 +62,6 @@ class DatasetSpec:
         n_test: number of images in the full test split.
         class_names: one name per class, in label order.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
-        licence: licence or terms of use of the images.
-        citation: publication of the dataset.
         forms: names of the file forms (see `images.loading.FORMS`), in the order in which a loader tries them.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
         folder: name of the dataset's download and of its folder in the data folder; if empty, `name`.
@@ -78,8 +76,6 @@ class DatasetSpec:
     n_train: int = UNKNOWN_COUNT
     n_test: int = UNKNOWN_COUNT
     normalisation: Normalisation = NO_NORMALISATION
-    licence: str = "not stated"
-    citation: str = "a dataset of the user's own"
     forms: tuple[str, ...] = ("npz", "parquet", "folders")
     corruptions: str | None = None
     folder: str = ""
@@ -119,8 +115,6 @@ def _cifar_spec(name: str, class_names: tuple[str, ...], normalisation: Normalis
         n_test=10_000,
         class_names=class_names,
         normalisation=normalisation,
-        licence="none stated; the authors ask to be cited",
-        citation="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         forms=("binary", "python", "parquet"),
         corruptions=corruptions,
     )
@@ -147,9 +141,6 @@ _SPECS = (
         # Chrabaszcz et al. do not number the classes by WordNet id, and publish no names with the files.
         class_names=tuple(f"ImageNet16 label {label}" for label in range(1, 121)),
         normalisation=_normalisation_from_8_bits((122.68, 116.66, 104.01), (63.22, 61.26, 65.09)),
-        licence="ImageNet terms of access: non-commercial research and education",
-        citation="P. Chrabaszcz, I. Loshchilov, F. Hutter, A Downsampled Variant of ImageNet, 2017; "
-        "first 120 classes: X. Dong, Y. Yang, NAS-Bench-201, ICLR 2020",
         forms=("imagenet16", "parquet"),
     ),
     DatasetSpec(
@@ -161,9 +152,6 @@ _SPECS = (
         class_names=tuple("0123456789"),
         # Mean and standard deviation of the 1,347 upscaled training images.
         normalisation=Normalisation((0.3059, 0.3059, 0.3059), (0.3241, 0.3241, 0.3241)),
-        licence="CC BY 4.0",
-        citation="E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, "
-        "1998; the 1,797 images that scikit-learn ships",
         forms=("digits", "parquet"),
     ),
     DatasetSpec(
@@ -174,8 +162,6 @@ _SPECS = (
         n_test=10_000,
         class_names=tuple("0123456789"),
         # There is no normalisation, as in the study of image distributions (Kunhardt, Deza and Poggio, 2021).
-        licence="CC BY-SA 3.0",
-        citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998",
         forms=("idx", "parquet"),
     ),
     DatasetSpec(
@@ -187,9 +173,6 @@ _SPECS = (
         n_test=10_000,
         class_names=tuple("0123456789"),
         # There is no normalisation. The dataset is for networks with one input channel.
-        licence="CC BY-SA 3.0",
-        citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998; as published, "
-        "28x28 pixels and one channel",
         forms=("idx", "parquet"),
         normalisation=NO_NORMALISATION.of_channels(1),
         folder="mnist",

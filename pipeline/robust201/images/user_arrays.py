@@ -7,17 +7,11 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, warn_caller
 from robust201.core.records import NO_NORMALISATION, ImageSet
-from robust201.images.checks import as_labels, check_bright, check_labels, move_channels_first
+from robust201.images.checks import as_labels, check_bright, move_channels_first
 
 _ROUNDING_TOLERANCE = 1e-3
 """Floats count as 8-bit pixels if each of them, times 255, is at most this far from an integer. The rounding error of
 k / 255 in float32 is far smaller."""
-
-_MIN_IMAGES_TO_COMPARE_CLASSES = 50
-"""Minimum number of images for a warning that labels use few of a model's classes.
-
-If labels were drawn uniformly from the classes, all 50 would be in the lower half with a probability of 10^-15.
-"""
 
 _CLIPPED_EXCESS = 1e-5
 """Maximum distance of floats from [0, 1] that counts as rounding, for example of a bicubic filter's result."""
@@ -61,25 +55,6 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
         normalisation=NO_NORMALISATION.of_channels(array.shape[1]),
         sha256="",
     )
-
-
-def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
-    """Check that every label is a class of the model.
-
-    Raises:
-        DatasetError: a label is not a class; the error names the first one.
-
-    Warns:
-        RobustWarning: no label is in the upper half of the model's classes, as on CIFAR-10 with an ImageNet model.
-    """
-    check_labels(f"a model of {n_classes} classes", labels, n_classes)
-    labels_bound = int(labels.max()) + 1 if len(labels) else 0
-    if len(labels) >= _MIN_IMAGES_TO_COMPARE_CLASSES and labels_bound <= n_classes // 2:
-        warn_caller(
-            f"The model has {n_classes:,} classes, but all {len(labels):,} labels are below {labels_bound:,}. If the "
-            "model was trained on other classes, its accuracy means nothing. If the images are sorted by class, select "
-            "them at random."
-        )
 
 
 def _as_array(values: Any, argument_name: str) -> NDArray[Any]:

@@ -77,10 +77,6 @@ def cuda_version() -> str | None:
     return torch.version.cuda
 
 
-_MIN_TF32_CAPABILITY: Final = (8, 0)
-"""Minimum compute capability of a CUDA device that supports TF32."""
-
-
 def check_device(device: torch.device, precision: Precision) -> None:
     """Check that a precision exists and that a device supports it.
 
@@ -89,20 +85,16 @@ def check_device(device: torch.device, precision: Precision) -> None:
             PyTorch's settings and compute in float32, so its results would be wrongly labelled tf32.
     """
     check_precision(precision)
-    problem = _describe_device_without_tf32(device) if precision == "tf32" else ""
-    if problem:
+    if precision == "tf32" and not _has_tf32(device):
+        got = "a CPU" if device.type == "cpu" else describe_device(device)
         raise ConfigError(
             "Choosing the arithmetic failed for precision tf32: expected a CUDA device of compute capability 8.0 or "
-            f"higher, got {problem}. Set `precision` to fp32 or bf16, or use such a device."
+            f"higher, got {got}. Set `precision` to fp32 or bf16, or use such a device."
         )
 
 
-def _describe_device_without_tf32(device: torch.device) -> str:
-    """Describe a device that does not support TF32; return an empty string for a device that does."""
-    if not is_gpu(device) or torch.version.cuda is None:
-        return "a CPU" if device.type == "cpu" else f"{device.type} without CUDA"
-    capability = torch.cuda.get_device_capability(device)
-    return "" if capability >= _MIN_TF32_CAPABILITY else f"{capability[0]}.{capability[1]}"
+def _has_tf32(device: torch.device) -> bool:
+    return is_gpu(device) and torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def has_avx512() -> bool:

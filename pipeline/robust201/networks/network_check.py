@@ -1,9 +1,11 @@
-"""Checks of a network before attacks.
+"""Checks of a network: its outputs before attacks, its compiled form, and changes by a user's code.
 
-Its logits must have the right shape, be finite and repeatable, and depend on one image each; its compiled form must
-agree.
+Logits must have the right shape, be finite and repeatable, and depend on one image each.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +23,6 @@ from robust201.core.errors import (
 )
 from robust201.core.records import ImageSet
 from robust201.networks.classifier import Classifier
-from robust201.networks.guarded_network import has_same_bits, named_tensors
 from robust201.networks.model import Model
 from robust201.networks.watch import NOT_FINITE_ADVICE, name_images
 
@@ -103,11 +104,12 @@ def check_network(
     message_start = f"Checking the network failed for {name}"
     # A network that fails for a single image is rejected first, whatever its batch size.
     logits_alone = _compute_logits(classifier, pixels[:1], n_classes, message_start)
-    logits = _compute_logits(classifier, pixels, logits_alone.shape[1], message_start)
-    tensors = _copy_state(classifier.network)
+    n_classes = logits_alone.shape[1]
+    logits = _compute_logits(classifier, pixels, n_classes, message_start)
+    tensors = {tensor_name: tensor.detach().clone() for tensor_name, tensor in named_tensors(classifier.network)}
     _check_finite(logits, images, message_start)
     if not randomised:
-        repeated_logits = _compute_logits(classifier, pixels, logits.shape[1], message_start)
+        repeated_logits = _compute_logits(classifier, pixels, n_classes, message_start)
         if not _differ_by_rounding(repeated_logits, logits, _REPEAT_TOLERANCE):
             # Failures are grouped by message, so the message does not contain the difference.
             raise UnstableInputError(
@@ -116,9 +118,9 @@ def check_network(
             )
         _check_independence(classifier, pixels, logits, logits_alone, message_start)
         classifier.checked = pixels, logits
-    for tensor_name, values in _copy_state(classifier.network).items():
-        earlier_values = tensors.get(tensor_name, values)
-        if values.shape == earlier_values.shape and not has_same_bits(values, earlier_values):
+    for tensor_name, tensor in named_tensors(classifier.network):
+        earlier = tensors.get(tensor_name, tensor)
+        if tensor.shape == earlier.shape and not _has_same_bits(tensor, earlier):
             raise UnstableInputError(
                 f"{message_start}: its tensor {tensor_name} changes when it classifies images in evaluation mode, so "
                 "results depend on earlier images. Use running statistics only in training mode, for example "
@@ -127,9 +129,9 @@ def check_network(
     # The outputs of an untrained network, which may be random, are not judged.
     notice = None if randomised else _describe_bounds(logits)
     if notice is None:
-        return logits.shape[1], ()
+        return n_classes, ()
     warn_caller(f"{name} {notice}")
-    return logits.shape[1], (f"{name} {notice}",)
+    return n_classes, (f"{name} {notice}",)
 
 
 def check_again(classifier: Classifier, *, name: str) -> None:
@@ -153,10 +155,6 @@ def check_again(classifier: Classifier, *, name: str) -> None:
         )
 
 
-def _copy_state(network: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in named_tensors(network)}
-
-
 def _compute_logits(
     classifier: Classifier, pixels: torch.Tensor, n_classes: int | None, message_start: str
 ) -> torch.Tensor:
@@ -173,37 +171,32 @@ def _compute_logits(
             f"{one_line(error)}. Correct the network (replace squeeze() by flatten(1), so that it accepts single "
             "images), or use images of the shape that it supports."
         ) from error
-    n_images, shape = len(pixels), tuple(logits.shape)
-    if logits.is_floating_point() and shape in {(n_images,), (n_images, 1)} and n_classes in {None, 1, 2}:
+    shape = tuple(logits.shape)
+    if logits.is_floating_point() and shape in {(len(pixels),), (len(pixels), 1)} and n_classes in {None, 1, 2}:
         raise NetworkError(
-            f"{message_start}: expected one logit per class, got a single logit per image ({logits.dtype} of shape "
-            f"{shape}). Wrap the network in a torch.nn.Module that returns two logits: with "
-            "z = self.network(images).reshape(-1, 1), `return torch.cat([torch.zeros_like(z), z], dim=1)`. If z is a "
-            "probability, remove the sigmoid first."
+            f"{message_start}: expected one logit per class, got a single logit per image (shape {shape}). Wrap the "
+            "network in a torch.nn.Module that returns two logits, `torch.cat([torch.zeros_like(z), z], dim=1)` for "
+            "a logit z (images, 1)."
         )
-    expected_shape = (n_images, n_classes or (logits.shape[-1] if logits.ndim else 0))
+    expected_shape = (len(pixels), n_classes or (logits.shape[-1] if logits.ndim else 0))
     if not logits.is_floating_point() or shape != expected_shape or not logits.numel():
         raise NetworkError(
-            f"{message_start}: expected logits of shape ({n_images}, {n_classes or 'classes'}), got {logits.dtype} of "
-            f"shape {shape}. Return one row of logits per image (replace squeeze() by flatten(1)), or correct the "
+            f"{message_start}: expected logits of shape ({len(pixels)}, {n_classes or 'classes'}), got {logits.dtype} "
+            f"of shape {shape}. Return one row of logits per image (replace squeeze() by flatten(1)), or correct the "
             "number of classes."
         )
     return logits
 
 
 def _check_finite(logits: torch.Tensor, images: CheckedImages, message_start: str) -> None:
-    is_finite = logits.isfinite()
-    rows = (~is_finite.all(dim=1)).nonzero().flatten().cpu().numpy()
-    if not len(rows):
-        return
-    numbers = rows if images.indices is None else images.indices[rows]
-    fault, advice = "NaN or infinity", NOT_FINITE_ADVICE
-    if ((logits == -torch.inf).all(dim=0) | is_finite.all(dim=0)).all():
-        fault, advice = "-infinity for the same classes", "Mask classes with a large negative logit, such as -1e4."
-    raise NetworkError(
-        f"{message_start}: the logits of {len(rows)} of {len(logits)} images contain {fault} "
-        f"({name_images(numbers.tolist())}). {advice}"
-    )
+    rows = (~logits.isfinite().all(dim=1)).nonzero().flatten().cpu().numpy()
+    if len(rows):
+        numbers = rows if images.indices is None else images.indices[rows]
+        raise NetworkError(
+            f"{message_start}: the logits of {len(rows)} of {len(logits)} images contain NaN or infinity "
+            f"({name_images(numbers.tolist())}). {NOT_FINITE_ADVICE} Mask classes with a large negative logit, such as "
+            "-1e4."
+        )
 
 
 def _differ_by_rounding(logits: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
@@ -218,12 +211,6 @@ def _differ_by_rounding(logits: torch.Tensor, expected: torch.Tensor, tolerance:
     return bool(((logits - expected).abs() <= tolerance * (torch.minimum(by_class, by_image) + magnitudes)).all())
 
 
-_INDEPENDENCE_ADVICE = (
-    "Give BatchNorm running statistics (track_running_stats=True), and remove operations over the first axis. If each "
-    "image shall be evaluated alone, set batch_size=1 (in a sweep: execution.micro_batch: 1)."
-)
-
-
 def _check_independence(
     classifier: Classifier,
     pixels: torch.Tensor,
@@ -232,37 +219,23 @@ def _check_independence(
     message_start: str,
 ) -> None:
     """Check that an image's logits do not depend on the other images, their order or their number."""
+    # A single image gets its negative as company. Two batches of different sizes cost no more than one.
+    pool = pixels if len(pixels) > 1 else torch.cat([pixels, 1 - pixels])
+    reversed_rows = torch.from_numpy(np.resize(np.arange(len(pool))[::-1], _N_CHECKED_IMAGES)).to(pool.device)
     tolerance = _TOLERANCES[_arithmetic_of(classifier)]
-    batches = [(np.zeros(1, np.int64), logits_alone)]
-    for rows in _mixed_batches(len(pixels)):
-        # A single image gets its negative as company.
-        pool = pixels if len(pixels) > 1 else torch.cat([pixels, 1 - pixels])
-        batch = pool[torch.from_numpy(rows).to(pool.device)]
-        batches.append((rows, _compute_logits(classifier, batch, logits.shape[1], message_start)))
-    for rows, batch_logits in batches:
-        is_compared = torch.from_numpy(rows < len(pixels)).to(logits.device)
-        compared_rows = torch.from_numpy(rows).to(logits.device)[is_compared]
-        if not _differ_by_rounding(batch_logits[is_compared], logits[compared_rows], tolerance):
+    for rows in (reversed_rows.new_zeros(1), *torch.tensor_split(reversed_rows, [_N_CHECKED_IMAGES // 3])):
+        batch_logits = logits_alone
+        if len(rows) > 1:
+            batch_logits = _compute_logits(classifier, pool[rows], logits.shape[1], message_start)
+        is_compared = rows < len(pixels)
+        if not _differ_by_rounding(batch_logits[is_compared], logits[rows[is_compared]], tolerance):
             raise UnstableInputError(
                 f"{message_start}: the logits of an image are different if it is evaluated "
                 f"{'alone' if len(rows) == 1 else 'among other images'}, so the accuracy depends on how images are "
-                f"divided into batches. {_INDEPENDENCE_ADVICE}"
+                "divided into batches. Give BatchNorm running statistics (track_running_stats=True), and remove "
+                "operations over the first axis. If each image shall be evaluated alone, set batch_size=1 (in a sweep: "
+                "execution.micro_batch: 1)."
             )
-
-
-def _mixed_batches(n_images: int) -> list[NDArray[np.int64]]:
-    """Return the rows of one or two batches of at least `_N_CHECKED_IMAGES` images in all, in another order.
-
-    A single image is row 0, and row 1 is another image.
-    """
-    n_rows = max(n_images, 2)
-    order = np.random.default_rng(0).permutation(n_rows)
-    if (order == np.arange(n_rows)).all():
-        order = order[::-1]
-    if n_rows < _N_CHECKED_IMAGES:
-        return [np.resize(np.concatenate([order, order[::-1]]), _N_CHECKED_IMAGES)]
-    # With many images, two batches of different sizes cost no more than one.
-    return np.split(order, [n_rows // 3])
 
 
 def _arithmetic_of(classifier: Classifier) -> str:
@@ -326,3 +299,70 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
             f"Compiling failed for {name}: its logits differ by {difference:.3g} from the original network's, "
             "which is more than rounding. Set engine: reference for this network, and report the problem."
         )
+
+
+class NetworkGuard:
+    """Copies a network's parameters, buffers and modes, to detect and undo changes; `requires_grad` is only restored.
+
+    The values are copied, because PyTorch's version counters do not count changes through ``.data``.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._modes = [(module, module.training) for module in network.modules()]
+        self._tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in named_tensors(network)}
+        self._gradient_flags = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+
+    @contextmanager
+    def check_unchanged(self, caller: str) -> Iterator[None]:
+        """Check that the code in a `with` block does not change the network, and undo changes for later code.
+
+        `caller` is the name of this code in the message.
+
+        Raises:
+            EvaluationError: the code changed the network.
+        """
+        try:
+            yield
+        finally:
+            changed_names = self.restore()
+        if changed_names:
+            further_changes = f" and {len(changed_names) - 1:,} more tensors or modes" if len(changed_names) > 1 else ""
+            raise EvaluationError(
+                f"Calling {caller} failed: it changed the network ({changed_names[0]}{further_changes}). Change a copy "
+                "instead (copy.deepcopy)."
+            )
+
+    def restore(self) -> list[str]:
+        """Undo all changes, and return the names of what was changed."""
+        current_tensors = dict(named_tensors(self._network))
+        changed_names = [name for name in current_tensors if name not in self._tensors]
+        for name, (tensor, original) in self._tensors.items():
+            if current_tensors.get(name) is not tensor or not _has_same_bits(tensor, original):
+                changed_names.append(name)
+                owner = self._network.get_submodule(name.rpartition(".")[0])
+                if tensor.shape == original.shape and tensor.dtype == original.dtype:
+                    tensor.data.copy_(original)  # in place, because other tensors may share the memory
+                else:
+                    tensor.data = original.clone()
+                setattr(owner, name.rpartition(".")[2], tensor)
+        for module, was_training in self._modes:
+            if module.training != was_training:
+                changed_names.append("mode (train or eval)")
+                module.training = was_training
+        for parameter, requires_grad in self._gradient_flags:
+            parameter.requires_grad_(requires_grad)
+        return changed_names
+
+
+def named_tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters and buffers of a network with their names."""
+    return chain(network.named_parameters(), network.named_buffers())
+
+
+def _has_same_bits(tensor: torch.Tensor, original: torch.Tensor) -> bool:
+    """Return whether two tensors have the same shape, dtype, device and bytes."""
+    if tensor.shape != original.shape or tensor.dtype != original.dtype or tensor.device != original.device:
+        return False
+    # The bytes are compared, because a buffer may contain NaN, which is not equal to itself.
+    return torch.equal(*(values.detach().contiguous().view(-1).view(torch.uint8) for values in (tensor, original)))

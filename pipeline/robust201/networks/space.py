@@ -124,6 +124,11 @@ class Space(ABC):
         return None
 
     def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
+        """Return the names of a selection, of which there is at least one."""
         if isinstance(selection, str):
-            return [name.strip() for name in selection.split(",") if name.strip()]
+            selection = [name.strip() for name in selection.split(",") if name.strip()]
+        if not selection:
+            raise ConfigError(
+                f"Selecting architectures failed for an empty list: list at least one name of the space {self.name}."
+            )
         return selection

@@ -53,8 +53,6 @@ class UserFileSpace(Space):
                     f"Selecting architectures failed for {name!r}: a name must begin with a letter, followed "
                     "by letters, digits, dots, dashes and underscores. Choose another name."
                 )
-        if not names:
-            raise ConfigError("Selecting architectures failed for an empty list: list at least one name.")
         return tuple(sorted({str(name) for name in names}))
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:

@@ -17,10 +17,7 @@ from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
 from robust201.networks.batch_sizes import BatchSizes
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import available_device, isolated
-from robust201.networks.guarded_network import NetworkGuard, named_tensors
-from robust201.networks.network_check import CheckedImages, check_network
-
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
+from robust201.networks.network_check import CheckedImages, NetworkGuard, check_network, named_tensors
 
 _ONE_EVALUATION = threading.RLock()
 """Lock that the thread that evaluates a module holds."""
@@ -74,9 +71,8 @@ def as_classifier(
             f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Pass the network "
             "itself, not a function or class that creates it, or wrap it in a module."
         )
-    _reject_fixed_mode(model)
-    _reject_tensors_without_values(model)
-    module_device = _device_of(model)
+    _check_module(model)
+    module_device = next((tensor.device for _, tensor in named_tensors(model)), torch.device("cpu"))
     device = module_device if device is None else available_device(device)
     with ExitStack() as stack:
         stack.enter_context(_ONE_EVALUATION)
@@ -127,26 +123,19 @@ def _source_of(function: FunctionType) -> str:
         return function.__code__.co_code.hex()
 
 
-def _reject_fixed_mode(model: nn.Module) -> None:
-    """Reject a module without evaluation mode: `torch.jit.freeze` removes modes, `torch.export` replaces `train`."""
-    for module in model.modules():
-        if not hasattr(module, "training") or "train" in vars(module):
-            origin = "torch.export" if hasattr(module, "training") else "torch.jit.freeze"
-            raise NetworkError(
-                f"Reading the model failed for {type(model).__name__}: {origin} fixed its mode, so it cannot be set to "
-                f"evaluation mode. Pass the module that you gave to {origin}."
-            )
-
-
-def _reject_tensors_without_values(model: nn.Module) -> None:
-    """Reject a module in which a tensor has no values, because it is in an unused lazy layer or on the meta device."""
-    for name, tensor in named_tensors(model):
-        reason = "it belongs to a lazy layer" if is_lazy(tensor) else "it is on the meta device"
-        if is_lazy(tensor) or tensor.is_meta:
-            raise NetworkError(
-                f"Reading the model failed for {type(model).__name__}: {name} has no values, because {reason}. Call a "
-                "lazy module once, or load weights into the module, before you pass it."
-            )
+def _check_module(model: nn.Module) -> None:
+    """Check that a module has an evaluation mode, and that its tensors have values."""
+    problem = next(
+        (f"{name} has no values" for name, tensor in named_tensors(model) if is_lazy(tensor) or tensor.is_meta), ""
+    )
+    # `torch.jit.freeze` removes modes, and `torch.export` replaces `train`.
+    if any(not hasattr(module, "training") or "train" in vars(module) for module in model.modules()):
+        problem = "it has no evaluation mode"
+    if problem:
+        raise NetworkError(
+            f"Reading the model failed for {type(model).__name__}: {problem}. Call a lazy module once or load weights, "
+            "and pass a module before torch.jit.freeze or torch.export, not its result."
+        )
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
@@ -155,35 +144,30 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
-def _device_of(model: nn.Module) -> torch.device:
-    return next((tensor.device for _, tensor in named_tensors(model)), torch.device("cpu"))
-
-
 def _wrap_as_classifier(
     model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int, name: str
 ) -> Classifier:
     """Return a classifier of the module; if the module is a `Classifier`, a copy that shares its tensors."""
-    n_normalised_channels = len(normalisation.mean) if normalisation is not None else channels
-    if isinstance(model, Classifier):
-        n_normalised_channels = model.mean.shape[1]
-    if n_normalised_channels != channels:
-        # Broadcasting would silently turn grey images into three channels.
-        raise ConfigError(
-            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_normalised_channels} "
-            f"channels, but the images have {channels}. Both need as many channels as the network's input."
-        )
-    if not isinstance(model, Classifier):
-        dtype = _dtype_of(model)
-        if dtype in _HALF_DTYPES:
-            warn_caller(
-                f"{name} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
-                "Small gradients vanish, so attacks may look weak and accuracies too high. Evaluate "
-                "model.float(), too."
-            )
-        return Classifier(model, normalisation or NO_NORMALISATION.of_channels(channels), 0, device=device, dtype=dtype)
-    if normalisation is not None:
+    if isinstance(model, Classifier) and normalisation is not None:
         raise ConfigError(
             "Reading arguments failed for normalisation: a model of load_model already has its own normalisation. "
             "Remove the argument."
         )
-    return copy.copy(model)  # the copy shares all tensors, but not the batch size and number of classes
+    n_normalised = model.mean.shape[1] if isinstance(model, Classifier) else channels
+    if normalisation is not None:
+        n_normalised = len(normalisation.mean)
+    if n_normalised != channels:
+        # Broadcasting would silently turn grey images into three channels.
+        raise ConfigError(
+            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_normalised} channels, but "
+            f"the images have {channels}. Both need as many channels as the network's input."
+        )
+    if isinstance(model, Classifier):
+        return copy.copy(model)  # the copy shares all tensors, but not the batch size and number of classes
+    dtype = _dtype_of(model)
+    if dtype in {torch.float16, torch.bfloat16}:
+        warn_caller(
+            f"{name} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. Small gradients vanish, "
+            "so attacks may look weak and accuracies too high. Evaluate model.float(), too."
+        )
+    return Classifier(model, normalisation or NO_NORMALISATION.of_channels(channels), 0, device=device, dtype=dtype)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from robust201.networks.model import Model, Objective, SizedModel, WindowModel, WindowSearch
 
@@ -35,7 +34,7 @@ def is_transformed() -> bool:
 
 
 class Watch:
-    """Counts results of a network that are not finite, and keeps one of the images that caused them.
+    """Counts results of a network that are not finite.
 
     Args:
         device: device of the network.
@@ -47,7 +46,7 @@ class Watch:
         # Tensors created in inference mode could not be updated outside of it.
         with torch.inference_mode(mode=False):
             self._n_faults = torch.zeros((), dtype=torch.int64, device=device)
-        self._first_image: torch.Tensor | None = None
+        self._has_gradients = False
 
     def record(
         self,
@@ -65,9 +64,6 @@ class Watch:
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
                 attack's objective is at fault, not the network. None means that all are finite.
         """
-        if is_transformed():
-            self._count_transformed(pixels, logits if gradient is None else gradient, is_defined)
-            return
         if not len(pixels):
             return
         if self._on_passes is not None:
@@ -78,29 +74,20 @@ class Watch:
             has_fault = ~_have_finite_rows(gradient)
             is_fault = is_fault | (has_fault if is_defined is None else has_fault & is_defined)
         is_fault = is_fault & pixels.flatten(1).sum(dim=1).isfinite()  # pixels in [0, 1] cannot overflow
-        candidate = pixels.index_select(0, is_fault.to(torch.uint8).argmax().view(1))
-        if self._first_image is None:
-            self._first_image = candidate
-        else:
-            self._first_image = torch.where(self._n_faults > 0, self._first_image, candidate)
+        self._has_gradients |= gradient is not None
         self._n_faults = self._n_faults + is_fault.sum()
-
-    def _count_transformed(self, pixels: torch.Tensor, values: torch.Tensor, is_defined: torch.Tensor | None) -> None:
-        """Count a pass inside a transform of `torch.func`, whose tensors have other axes and must not be kept."""
-        tensors = [_unwrap(tensor) for tensor in (values, pixels, is_defined) if tensor is not None]
-        with temporarily_clear_interpreter_stack():
-            is_finite, *conditions = [
-                tensor.isfinite().all() if tensor.is_floating_point() else tensor.all() for tensor in tensors
-            ]
-            self._n_faults = self._n_faults + (~is_finite & torch.stack(conditions).all())
 
     def observe(self, compute: Callable[[torch.Tensor], torch.Tensor], pixels: torch.Tensor) -> torch.Tensor:
         """Call a differentiable function from pixels to logits; record its logits now and its gradients when computed.
+
+        Inside a transform of `torch.func`, whose tensors have other axes, nothing is recorded.
 
         Args:
             compute: (B, C, H, W) → (B, C).
             pixels: (B, C, H, W).
         """
+        if is_transformed():
+            return compute(pixels)
         if not (torch.is_grad_enabled() and pixels.requires_grad):
             logits = compute(pixels)
             self.record(pixels, logits)
@@ -129,25 +116,17 @@ class Watch:
             labels: (N,) int64.
             numbers: (N,) numbers of the images.
         """
-        first_image = images[:1] if self._first_image is None else self._first_image
-        is_in_gradient = bool(model.logits(first_image).isfinite().all())
-        is_fault = ~torch.cat(
-            [
-                # Logits need no gradient, which the network may lack.
-                _have_finite_rows(model.loss_and_gradient(*batch)[2] if is_in_gradient else model.logits(batch[0]))
-                for batch in zip(*(torch.split(rows, _DIAGNOSIS_BATCH) for rows in (images, labels)), strict=True)
-            ]
-        )
-        faulty_numbers = numbers[is_fault.cpu().numpy()].tolist()
-        if faulty_numbers:
-            place = name_images(faulty_numbers)
-        else:
-            distances = (images - first_image).flatten(1).norm(dim=1)
-            place = f"a perturbed image, the nearest to {name_images([int(numbers[int(distances.argmin())])])}"
-        return (
-            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {place}. "
-            f"{NOT_FINITE_ADVICE}"
-        )
+        batches = [*zip(*(torch.split(rows, _DIAGNOSIS_BATCH) for rows in (images, labels)), strict=True)]
+        values: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
+        values = {"logits are": lambda pixels, _: model.logits(pixels)}
+        if self._has_gradients:
+            values["gradient is"] = lambda pixels, true_labels: model.loss_and_gradient(pixels, true_labels)[2]
+        for name, compute in values.items():
+            is_finite = torch.cat([_have_finite_rows(compute(*batch)) for batch in batches])
+            faulty_numbers = numbers[~is_finite.cpu().numpy()].tolist()
+            if faulty_numbers:
+                return f"the network's {name} NaN or infinite for {name_images(faulty_numbers)}. {NOT_FINITE_ADVICE}"
+        return f"the network's {' or '.join(values)} NaN or infinite for a perturbed image. {NOT_FINITE_ADVICE}"
 
 
 _DIAGNOSIS_BATCH = 64
@@ -159,13 +138,6 @@ def _have_finite_rows(values: torch.Tensor) -> torch.Tensor:
     A sum is finite only if all its terms are. In float64, finite float32 terms cannot overflow.
     """
     return values.detach().flatten(1).sum(dim=1, dtype=torch.float64).isfinite()
-
-
-def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that a tensor inside transforms of `torch.func` contains."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor.detach()
 
 
 def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], None]) -> None:

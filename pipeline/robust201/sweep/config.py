@@ -218,7 +218,7 @@ class CorruptionsSection(StrictModel):
     """Seed of generated corruptions."""
     frost: Literal["synthetic", "imagecorruptions"] = "synthetic"
     """For generated corruptions: `synthetic` texture, or the six photographs of `imagecorruptions` (`robust201 fetch
-    imagecorruptions-frost`)."""
+    imagecorruptions-frost` says where they are)."""
     frost_path: ConfigPath | None = None
     """Folder of the photographs."""
 

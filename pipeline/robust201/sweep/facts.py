@@ -190,7 +190,7 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
         return
     selected = inputs.selected_corruption_keys(dataset)
     if selected:
-        store = inputs.open_published_corruptions(dataset, verify="full")
+        store = inputs.open_published_corruptions(dataset, verify=True)
         yield from ((key, store.identity(key)) for key in selected)
 
 

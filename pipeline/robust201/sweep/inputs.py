@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
@@ -91,7 +90,7 @@ class Inputs:
         return tuple(key for key in known if keys is None or key in keys)
 
     def open_published_corruptions(
-        self, dataset: str, images: ImageSet | None = None, *, verify: Literal["shape", "full"] = "shape"
+        self, dataset: str, images: ImageSet | None = None, *, verify: bool = False
     ) -> CorruptedStore:
         """Open a dataset's published corrupted images, which must exist, for clean images (default: the sweep's)."""
         section = self._config.datasets[dataset].corruptions

@@ -37,12 +37,10 @@ class ImportReport:
         imported: the imported networks' records in the store, in the order of the source. They include records that
             already existed.
         rejected: one message per rejected network or trial.
-        n_other_seeds: number of imported records with another seed, because the source lacks the requested seed.
     """
 
     imported: tuple[CheckpointRecord, ...]
     rejected: tuple[str, ...]
-    n_other_seeds: int
 
 
 def import_weights(
@@ -106,9 +104,7 @@ def import_weights(
             f"Importing weights failed for {source}: the selection contains no network. "
             "Check the path and the selection."
         )
-    return ImportReport(
-        tuple(imported), tuple(messages), 0 if seed is None else sum(record.seed != seed for record in imported)
-    )
+    return ImportReport(tuple(imported), tuple(messages))
 
 
 def _open_source(

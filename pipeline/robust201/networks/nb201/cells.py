@@ -252,21 +252,11 @@ def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     `epsilons` are in units of 1/255, by key. Keys are not changed or reordered. The content is ``{"ids": {"0":
     {"nb201-string": …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
     """
-    ids: dict[str, Any] = json.loads(_ids_text())
-    return {"ids": ids, "epsilons": _epsilons(epsilons)}
-
-
-@cache
-def _ids_text() -> str:
     ids = {
         str(index): {"nb201-string": spec, "isomorph": str(isomorph)}
         for index, (spec, isomorph) in enumerate(zip(specs(), isomorphs(), strict=True))
     }
-    return json.dumps(ids)
-
-
-def _epsilons(epsilons: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    return {key: [float(epsilon) for epsilon in values] for key, values in epsilons.items()}
+    return {"ids": ids, "epsilons": {key: [float(epsilon) for epsilon in values] for key, values in epsilons.items()}}
 
 
 def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
@@ -274,7 +264,7 @@ def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
 
     With the published epsilons and keys (``pgd@Linf``), the text equals the published file byte for byte.
     """
-    return f'{{"ids": {_ids_text()}, "epsilons": {json.dumps(_epsilons(epsilons))}}}'
+    return json.dumps(meta(epsilons))
 
 
 NODE_NAMES = ("in", "1", "2", "out")

@@ -1,4 +1,4 @@
-"""Residual networks for CIFAR: by default, a 3x3 stem with stride 1 without max-pooling, and four stages of blocks.
+"""Residual networks for CIFAR: a 3x3 stem with stride 1 without max-pooling, and four stages of blocks.
 
 Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for 32x32
 images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (in bottlenecks
@@ -79,7 +79,6 @@ class ResNet(nn.Module):
         n_classes: number of classes.
         widths: channels of the stages, before a bottleneck's expansion.
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
-        has_imagenet_stem: whether to use the stem for ImageNet, a 7x7 convolution and max-pooling, both with stride 2.
         stem_convolution, convolution, norm: factories of the layers; ordinary layers by default.
         maps_per_channel: number of feature maps that these layers compute per channel, such as one per orientation.
     """
@@ -91,16 +90,13 @@ class ResNet(nn.Module):
         *,
         widths: Sequence[int] = WIDTHS,
         has_bottlenecks: bool = False,
-        has_imagenet_stem: bool = False,
         stem_convolution: ConvolutionFactory = _convolution,
         convolution: ConvolutionFactory = _convolution,
         norm: NormFactory = nn.BatchNorm2d,
         maps_per_channel: int = 1,
     ) -> None:
         super().__init__()
-        self.has_imagenet_stem = has_imagenet_stem
-        stem_kernel_size, stem_stride = (7, 2) if has_imagenet_stem else (3, 1)
-        self.conv1 = stem_convolution(3, widths[0], stem_kernel_size, stem_stride)
+        self.conv1 = stem_convolution(3, widths[0], 3, 1)
         self.bn1 = norm(widths[0])
         block_type = _Bottleneck if has_bottlenecks else _Block
         c_in = widths[0]
@@ -114,8 +110,7 @@ class ResNet(nn.Module):
         self.linear = nn.Linear(maps_per_channel * c_in, n_classes)
 
     def stem(self, x: torch.Tensor) -> torch.Tensor:
-        x = functional.relu(self.bn1(self.conv1(x)))
-        return functional.max_pool2d(x, 3, stride=2, padding=1) if self.has_imagenet_stem else x
+        return functional.relu(self.bn1(self.conv1(x)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)

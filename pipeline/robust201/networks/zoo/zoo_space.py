@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
+from robust201.core.errors import ArchitectureError, did_you_mean
 from robust201.core.records import ArchitectureId
 from robust201.networks.space import Space
 
@@ -42,13 +42,11 @@ class ZooNetwork:
 
 _18: Mapping[str, Any] = {"blocks": (2, 2, 2, 2)}
 _34: Mapping[str, Any] = {"blocks": (3, 4, 6, 3)}
-_50: Mapping[str, Any] = {**_34, "has_bottlenecks": True}
 
 NETWORKS: dict[str, ZooNetwork] = {
     "resnet18": ZooNetwork("resnet.build_resnet", 64, _18),
     "resnet34": ZooNetwork("resnet.build_resnet", 64, _34),
-    "resnet50": ZooNetwork("resnet.build_resnet", 64, _50),
-    "resnet50-imagenet-stem": ZooNetwork("resnet.build_resnet", 64, {**_50, "has_imagenet_stem": True}),
+    "resnet50": ZooNetwork("resnet.build_resnet", 64, {**_34, "has_bottlenecks": True}),
     "resnet32-narrow": ZooNetwork("narrow_resnet.build_narrow_resnet", 16),
     "vgg16": ZooNetwork("fixed_size.build_vgg16", 64, requires_32x32=True),
     "gresnet18": ZooNetwork("p4m.build_group_resnet", 23, _18),
@@ -85,10 +83,6 @@ class Zoo(Space):
         if selection == "evaluated":
             return EVALUATED
         selected = {_parse(name) for name in self._split_names(selection)}
-        if not selected:
-            raise ConfigError(
-                f"Selecting architectures failed for an empty list: list at least one of {', '.join(NETWORKS)}."
-            )
         positions = {name: position for position, name in enumerate(NETWORKS)}
 
         def sort_key(network: tuple[str, int]) -> tuple[int, int]:

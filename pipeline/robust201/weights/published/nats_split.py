@@ -38,7 +38,7 @@ def is_part_name(name: str) -> bool:
 def find_parts(path: Path) -> list[Path]:
     """Return the parts of an archive up to the first missing part.
 
-    `path` is the folder of the parts, one of the parts, or their common name.
+    `path` is the folder of the parts, or one of the parts.
     """
     folder = path if path.is_dir() else path.parent
     files = sorted(file for file in folder.iterdir() if is_part_name(file.name)) if folder.is_dir() else []
@@ -150,9 +150,7 @@ class JoinedParts(io.RawIOBase):
 def _matches(path: Path) -> bool:
     if path.is_dir():
         return any(is_part_name(file.name) for file in path.iterdir())
-    if not is_part_name(path.name) or not path.parent.is_dir():
-        return False
-    return any(file.name.startswith(path.name) for file in path.parent.iterdir())
+    return is_part_name(path.name) and path.is_file()
 
 
 def _make_readers(path: Path, indices: Collection[int] | None) -> Iterator[NetworkReader]:

@@ -17,8 +17,7 @@ import torch
 
 from robust201.networks.nb201.compiled import native
 from robust201.networks.nb201.compiled.lowering import Map, MapView, Operation, OperationList
-from robust201.networks.nb201.compiled.patches import Patches
-from robust201.networks.nb201.compiled.regions import Region
+from robust201.networks.nb201.compiled.patches import Patches, Region
 
 _CACHE_LINE = 16  # floats
 _NO_VIEW = native.ViewStruct(-1, 0, 0, 0)
@@ -34,7 +33,7 @@ class Runner:
     Args:
         operation_list: the operations.
         max_images: maximum number of images that run through all segments before the next images begin.
-        library: result of `native.load_library`.
+        library: result of `native.open_library`.
         patches: operations that `run_regions` runs; None if it is not called.
     """
 
@@ -149,37 +148,32 @@ def _allocate(
     for position, operation in enumerate(operations):
         for feature_map in operation.written_maps():
             first_write.setdefault(feature_map, position)
-        for feature_map in (*operation.read_maps(), *operation.written_maps()):
-            last_use[feature_map] = position
+        last_use |= dict.fromkeys(operation.maps(), position)
     buffers: list[native.BufferStruct] = []
     buffer_numbers: dict[Map, int] = {}
-    free_buffers: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    free_buffers: dict[tuple[tuple[int, int, int], int], list[int]] = defaultdict(list)
     offset = 0
-    for position, operation in enumerate(operations):
-        for feature_map in (*operation.read_maps(), *operation.written_maps()):
+    for position, (operation, segment) in enumerate(zip(operations, segment_of, strict=True)):
+        for feature_map in operation.maps():
             if feature_map in buffer_numbers:
                 continue
+            is_retained = feature_map in persistent or (
+                segment_of[first_write.get(feature_map, position)] != segment_of[last_use[feature_map]]
+            )
             if feature_map.external_number is not None:
                 buffers.append(native.BufferStruct(feature_map.external_number, 0, 0, 1))
-                buffer_numbers[feature_map] = len(buffers) - 1
+            elif not is_retained and free_buffers[feature_map.shape, segment]:
+                buffer_numbers[feature_map] = free_buffers[feature_map.shape, segment].pop()
                 continue
-            is_retained = (
-                feature_map in persistent or segment_of[first_write[feature_map]] != segment_of[last_use[feature_map]]
-            )
-            shape = (feature_map.height, feature_map.width, feature_map.channels, segment_of[position])
-            if not is_retained and free_buffers[shape]:
-                buffer_numbers[feature_map] = free_buffers[shape].pop()
-                continue
-            n_floats = math.ceil(feature_map.n_floats / _CACHE_LINE) * _CACHE_LINE
-            buffers.append(native.BufferStruct(-1, offset, n_floats, int(is_retained)))
+            else:
+                n_floats = math.ceil(feature_map.n_floats / _CACHE_LINE) * _CACHE_LINE
+                buffers.append(native.BufferStruct(-1, offset, n_floats, int(is_retained)))
+                offset += n_floats * (max_images if is_retained else segments[segment].n_images)
             buffer_numbers[feature_map] = len(buffers) - 1
-            offset += n_floats * (max_images if is_retained else segments[segment_of[position]].n_images)
-        for feature_map in {*operation.read_maps(), *operation.written_maps()}:
-            buffer = buffers[buffer_numbers[feature_map]]
-            if last_use[feature_map] == position and buffer.external_number < 0 and not buffer.is_retained:
-                free_buffers[feature_map.height, feature_map.width, feature_map.channels, segment_of[position]].append(
-                    buffer_numbers[feature_map]
-                )
+        for feature_map in {*operation.maps()}:
+            number = buffer_numbers[feature_map]
+            if last_use[feature_map] == position and not buffers[number].is_retained:
+                free_buffers[feature_map.shape, segment].append(number)
     return buffers, buffer_numbers, offset
 
 

@@ -38,26 +38,14 @@ class Value:
     """A feature map (B, C, H, W), raw and rectified, in channels_last. A form is absent if nothing reads it."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
-        self._raw = raw
-        self._rectified = rectified
+        # Nothing reads an absent form.
+        self.raw, self.rectified = cast("torch.Tensor", raw), cast("torch.Tensor", rectified)
+        self.any_form = self.rectified if raw is None else raw
 
     @classmethod
     def of(cls, raw: torch.Tensor, needed_forms: NeededForms) -> "Value":
         """Return the needed forms of a raw map."""
         return cls(raw if needed_forms.raw else None, functional.relu(raw) if needed_forms.rectified else None)
-
-    @property
-    def raw(self) -> torch.Tensor:
-        """The raw map, which exists only if it is read."""
-        return cast("torch.Tensor", self._raw)
-
-    @property
-    def rectified(self) -> torch.Tensor:
-        return cast("torch.Tensor", self._rectified)
-
-    @property
-    def any_form(self) -> torch.Tensor:
-        return self.rectified if self._raw is None else self._raw
 
 
 class _Sum:

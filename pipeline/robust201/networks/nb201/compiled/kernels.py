@@ -80,11 +80,6 @@ class Convolution:
         self._packed_weight: torch.Tensor | None = None
 
     @property
-    def reach(self) -> int:
-        """Number of pixels that the kernel, if its size is odd, reads on each side of a pixel."""
-        return int(self._weight.shape[-1]) // 2
-
-    @property
     def parameters(self) -> tuple[torch.Tensor, torch.Tensor | None, int]:
         """Weight (O, I / groups, k, k), bias (O,) or None, and padding."""
         return self._weight, self._bias, self._padding[0]

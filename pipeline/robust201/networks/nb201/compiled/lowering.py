@@ -5,7 +5,7 @@ Each operation writes to new maps. `arena` assigns memory to the maps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict, Unpack, cast
+from typing import NamedTuple, TypedDict, Unpack, cast
 
 import torch
 
@@ -45,6 +45,14 @@ class Map:
         self.row_stride = self.row_stride or self.pixel_stride * (
             self.width + (2 if self.external_number is None else 0)
         )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.height, self.width, self.channels
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.height, self.width
 
     @property
     def first_pixel(self) -> int:
@@ -134,50 +142,37 @@ class Operation:
         """Return the maps that the operation writes."""
         return [view.map for view in (self.raw, self.rectified) if view]
 
+    def maps(self) -> list[Map]:
+        """Return the maps that the operation reads or writes."""
+        return self.read_maps() + self.written_maps()
+
 
 class MapForms:
     """A feature map in the forms that are read (raw, rectified, or both), each of which is a `Map`."""
 
     def __init__(self, shape: tuple[int, int, int], needed_forms: NeededForms, raw: Map | None = None) -> None:
         self.shape = shape
-        self._raw = (raw or Map(*shape)) if needed_forms.raw else None
-        self._rectified = Map(*shape) if needed_forms.rectified else None
-
-    @property
-    def raw(self) -> Map:
-        return cast("Map", self._raw)
-
-    @property
-    def rectified(self) -> Map:
-        return cast("Map", self._rectified)
-
-    @property
-    def outputs(self) -> "Outputs":
-        return {
-            "raw": None if self._raw is None else MapView(self._raw),
-            "rectified": None if self._rectified is None else MapView(self._rectified),
+        # Nothing reads an absent form.
+        self.raw = cast("Map", (raw or Map(*shape)) if needed_forms.raw else None)
+        self.rectified = cast("Map", Map(*shape) if needed_forms.rectified else None)
+        self.outputs: Outputs = {
+            "raw": MapView(self.raw) if needed_forms.raw else None,
+            "rectified": MapView(self.rectified) if needed_forms.rectified else None,
         }
 
 
-class _Gradient:
+class _Gradient(NamedTuple):
     """The gradient of a node's raw form. `is_owned` is as in `blocks._Sum`, because rounding depends on it."""
 
-    def __init__(self, total: Map | None = None, *, is_owned: bool = False) -> None:
-        self.total = total
-        self.is_owned = is_owned
+    total: Map | None = None
+    is_owned: bool = False
 
 
-@dataclass
-class _PendingConvolution:
-    """The latest convolution that contributes to the gradient of a node's ReLU.
+class _PendingConvolution(NamedTuple):
+    """The latest convolution (of `source`) that contributes to the gradient of a node's ReLU.
 
     It is appended to the list once it is known whether another convolution follows, because only the last one applies
-    the mask.
-
-    Attributes:
-        kernel: the convolution.
-        source: the gradient that is convolved.
-        earlier_sum: sum of the earlier convolutions; None if this is the first.
+    the mask. `earlier_sum` is the sum of the earlier convolutions.
     """
 
     kernel: Convolution
@@ -185,14 +180,11 @@ class _PendingConvolution:
     earlier_sum: Map | None
 
 
-@dataclass
-class _SavedForward:
+class _SavedForward(NamedTuple):
     """Data for a block's backward pass: ReLU outputs by node, and the shape of the input."""
 
     tape: dict[int, Map]
-    height: int
-    width: int
-    channels: int
+    shape: tuple[int, int, int]
 
 
 def fits_structures(blocks: Sequence[Block]) -> bool:
@@ -286,26 +278,31 @@ class OperationList:
             )
         )
 
+    def _append_map_sum(
+        self, shape: tuple[int, int, int], pools: Sequence[tuple[Map, float]], addends: Sequence[tuple[Map, float]]
+    ) -> Map:
+        """Append a sum of gradients, and return its new map."""
+        total = Map(*shape)
+        self._append_sum(shape, pools, addends, scales_border=False, raw=MapView(total))
+        return total
+
     # --- forward ------------------------------------------------------------------------------------------------------
 
     def add_stem(self, pixels: Map, mean: torch.Tensor, stem: Convolution, needed_forms: NeededForms) -> MapForms:
         """Append the operations before the first block: subtraction of the mean, and the stem."""
-        height, width = pixels.height, pixels.width
-        centred = Map(height, width, 3)
+        centred = Map(*pixels.shape)
         self.operations.append(
             Operation(
                 native.LOAD,
-                height,
-                width,
-                3,
+                *pixels.shape,
                 [MapView(pixels)],
                 channel_stride=pixels.channel_stride,
                 bias=mean,
                 raw=MapView(centred),
             )
         )
-        value = MapForms((height, width, stem.parameters[0].shape[0]), needed_forms)
-        self._append_convolution(stem, centred, (height, width), **value.outputs)
+        value = MapForms((*pixels.size, stem.parameters[0].shape[0]), needed_forms)
+        self._append_convolution(stem, centred, pixels.size, **value.outputs)
         return value
 
     def forward(self, block: Block, value: MapForms, output_map: Map | None) -> MapForms:
@@ -322,7 +319,7 @@ class OperationList:
             self._append_node(node, values, self._append_constant(block, node, shape), node_forms, shape)
             values[node.index] = node_forms
         relu_outputs = {source: values[source].rectified for node in block.nodes for source, _ in node.convolutions}
-        self._saved.append(_SavedForward(relu_outputs, *shape))
+        self._saved.append(_SavedForward(relu_outputs, shape))
         return values[block.output_node]
 
     def _append_constant(self, block: CellBlock, node: NodeKernels, shape: tuple[int, int, int]) -> Map | None:
@@ -373,17 +370,14 @@ class OperationList:
         self._append_convolution(block.down, halved, half_size, raw=MapView(shortcut))
         output_forms = MapForms(shape, block.output_forms, output_map)
         self._append_convolution(block.second, hidden, half_size, add=MapView(shortcut), **output_forms.outputs)
-        self._saved.append(_SavedForward({0: rectified, 1: hidden}, raw.height, raw.width, raw.channels))
+        self._saved.append(_SavedForward({0: rectified, 1: hidden}, value.shape))
         return output_forms
 
     # --- backward -----------------------------------------------------------------------------------------------------
 
     def add_output_gradient(self, gradient: Map) -> Map:
         """Append an operation that copies the gradient of the last block's output to a map with a border."""
-        shape = (gradient.height, gradient.width, gradient.channels)
-        bordered = Map(*shape)
-        self._append_sum(shape, [], [(gradient, 1.0)], scales_border=False, raw=MapView(bordered))
-        return bordered
+        return self._append_map_sum(gradient.shape, [], [(gradient, 1.0)])
 
     def backward(self, block: Block, gradient: Map) -> Map:
         """Append the backward pass of the last block whose backward pass has not been appended yet."""
@@ -393,7 +387,7 @@ class OperationList:
         return self._backward_cell(block, gradient, saved)
 
     def _backward_cell(self, block: CellBlock, gradient: Map, saved: _SavedForward) -> Map:
-        shape = (gradient.height, gradient.width, gradient.channels)
+        shape = gradient.shape
         raw_gradients = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
         pending_convolutions: dict[int, _PendingConvolution] = {}
         raw_gradients[block.output_node] = _Gradient(gradient, is_owned=True)
@@ -420,25 +414,17 @@ class OperationList:
                     )
                 )
                 for source, pooling in node.poolings:
-                    previous, new_gradient = raw_gradients[source].total, Map(*shape)
+                    previous = raw_gradients[source].total
                     addends = [(previous, 1.0)] if previous else []
-                    self._append_sum(
-                        shape,
-                        [(scaled_gradient, pooling.weight)],
-                        addends,
-                        scales_border=False,
-                        raw=MapView(new_gradient),
-                    )
+                    new_gradient = self._append_map_sum(shape, [(scaled_gradient, pooling.weight)], addends)
                     raw_gradients[source] = _Gradient(new_gradient, is_owned=True)
             for source, times in node.skips:
                 previous = raw_gradients[source].total
                 if previous is None and times == 1:
                     raw_gradients[source] = _Gradient(total)
                     continue
-                new_gradient = Map(*shape)
                 addends = [*([(previous, 1.0)] if previous else []), (total, float(times))]
-                self._append_sum(shape, [], addends, scales_border=False, raw=MapView(new_gradient))
-                raw_gradients[source] = _Gradient(new_gradient, is_owned=True)
+                raw_gradients[source] = _Gradient(self._append_map_sum(shape, [], addends), is_owned=True)
         return cast(
             "Map", self._append_node_gradient(raw_gradients[0], pending_convolutions.get(0), saved.tape.get(0)).total
         )
@@ -456,19 +442,19 @@ class OperationList:
         return _Gradient(self._append_pending_convolution(pending_convolution, **masks), is_owned=True)
 
     def _append_pending_convolution(self, pending: _PendingConvolution, **masks: Unpack[Masks]) -> Map:
-        source, earlier_sum = pending.source, pending.earlier_sum
-        gradient_map = Map(source.height, source.width, source.channels)
-        size, add = (source.height, source.width), None if earlier_sum is None else MapView(earlier_sum)
-        self._append_convolution(pending.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
+        kernel, source, earlier_sum = pending
+        gradient_map = Map(*source.shape)
+        add = None if earlier_sum is None else MapView(earlier_sum)
+        self._append_convolution(kernel, source, source.size, add=add, raw=MapView(gradient_map), **masks)
         return gradient_map
 
     def _backward_reduction(self, block: ReductionBlock, gradient: Map, saved: _SavedForward) -> Map:
-        relu_outputs, half_size = saved.tape, (gradient.height, gradient.width)
-        hidden, down = Map(*half_size, gradient.channels), Map(*half_size, saved.channels)
+        relu_outputs, half_size = saved.tape, gradient.size
+        hidden, down = Map(*half_size, gradient.channels), Map(*half_size, saved.shape[2])
         second, first, shortcut = block.gradients
         self._append_convolution(second, gradient, half_size, tape=MapView(relu_outputs[1]), raw=MapView(hidden))
         self._append_convolution(shortcut, gradient, half_size, raw=MapView(down))
-        input_gradient = Map(saved.height, saved.width, saved.channels)
+        input_gradient = Map(*saved.shape)
         # Input row 2i is multiplied by kernel row 1 for output row i; input row 2i + 1 by kernel rows 0 and 2 for
         # output rows i + 1 and i. The same holds for columns. Like oneDNN, sum over each kernel column before adding
         # columns.
@@ -503,9 +489,7 @@ class OperationList:
         self.operations.append(
             Operation(
                 native.SHUFFLE,
-                pixel_gradient.height,
-                pixel_gradient.width,
-                pixel_gradient.channels,
+                *pixel_gradient.shape,
                 [MapView(blocks)],
                 channel_stride=pixel_gradient.channel_stride,
                 raw=MapView(pixel_gradient),

@@ -71,18 +71,6 @@ _STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct
 
 
 @cache
-def load_library() -> ctypes.CDLL | None:
-    """Return the native library, or None if it cannot be used (see `unavailable_reason`)."""
-    return None if unavailable_reason() else _open_library()
-
-
-@cache
-def is_expected() -> bool:
-    """Return whether the native library should be usable: it exists, and the processor supports it."""
-    return LIBRARY.is_file() and has_avx512()
-
-
-@cache
 def unavailable_reason() -> str | None:
     """Return the reason why the native library cannot be used here, or None if it can."""
     if not LIBRARY.is_file():
@@ -92,7 +80,7 @@ def unavailable_reason() -> str | None:
     try:
         if not _is_intact(LIBRARY):
             return f"{LIBRARY} is damaged, or was compiled by an earlier version; install robust201 again"
-        library = _open_library()
+        library = open_library()
         compiled_sizes = [library.robust201_layout(index) for index in range(len(_STRUCTURES))]
         compiled_hash = library.robust201_source().decode()
         source_hash = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
@@ -112,7 +100,8 @@ def _is_intact(library: Path) -> bool:
 
 
 @cache
-def _open_library() -> ctypes.CDLL:
+def open_library() -> ctypes.CDLL:
+    """Return the library, which must be available (see `unavailable_reason`)."""
     library = ctypes.CDLL(str(LIBRARY))
     library.robust201_layout.restype, library.robust201_layout.argtypes = _Int, (ctypes.c_int,)
     library.robust201_source.restype, library.robust201_source.argtypes = ctypes.c_char_p, ()

@@ -43,7 +43,7 @@ class NativeNetwork:
         mean: (1, 3, 1, 1), the mean that is subtracted from pixels.
         channels: channels of the first stage, which must be 16, because native.c supports convolutions of 16, 32 and 64
             channels.
-        library: result of `native.load_library`.
+        library: result of `native.open_library`.
     """
 
     def __init__(

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import torch
 
 from robust201.networks.nb201.compiled.arena import Runner, run_in_threads, split_for_threads
-from robust201.networks.nb201.compiled.patches import Patches
-from robust201.networks.nb201.compiled.regions import Region
+from robust201.networks.nb201.compiled.patches import Patches, Region
 
 _TILE = 4
 """Minimum number of columns that a convolution computes together. Patch widths are rounded up to a multiple of it."""
