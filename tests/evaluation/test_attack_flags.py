@@ -127,7 +127,7 @@ def test_verify_and_report_show_flags(tmp_path: Path, robust201: RunCommand) -> 
     verify_result = robust201("verify", folder, "--attack-flags")
     assert verify_result.code == 0
     message = "black-box stronger: cifar10 aa_square:1/255 against aa_apgd-ce:1/255: 1 of 2 networks, such as #1 ("
-    assert f"warning: {message}0.4500 above" in verify_result.err
+    assert f"warning: {message}0.4500 against" in verify_result.err
     assert "2 signs of weak attacks" in " ".join(verify_result.out.split())
     payload = json.loads(robust201("verify", folder, "--attack-flags", "--json").out)
     assert [flag["where"] for flag in payload["flags"]] == [

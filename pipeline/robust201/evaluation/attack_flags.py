@@ -81,10 +81,10 @@ class AttackFlag:
         """Text with the observation, an example network and the possible cause."""
         name, high, low = self.networks[0]
         if not self.dataset:
-            return f"{self.check}: {self.where}: {high:.4f} above {low:.4f}; {self.reason}."
+            return f"{self.check}: {self.where}: {high:.4f} against {low:.4f}; {self.reason}."
         return (
             f"{self.check}: {self.dataset} {self.where}: {len(self.networks):,} of {self.n_checked:,} networks, such "
-            f"as {format_architecture(name)} ({high:.4f} above {low:.4f}); {self.reason}."
+            f"as {format_architecture(name)} ({high:.4f} against {low:.4f}); {self.reason}."
         )
 
     def to_payload(self) -> dict[str, Any]:
