@@ -71,7 +71,7 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
     write_published_images(config, tmp_path, "fog")
     assert run_sweep(config, filters=Filters(keys=("fog",))).is_complete
     assert {keys for verify, keys in requests if keys} == {("fog",)}
-    assert ("full", ("fog",)) in requests
+    assert (True, ("fog",)) in requests
     assert count_evaluations(config.results) == (6, 8)
 
 
