@@ -18,7 +18,7 @@ from robust201.sweep.shares import Share
 from tests.conftest import MakeSweep, read_tree
 from tests.support.runs import run_share, run_sweep
 
-Requests = list[tuple[str, tuple[str, ...]]]
+Requests = list[tuple[bool, tuple[str, ...]]]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     requests: Requests = []
 
     def open_published(
-        folder: Path, images: ImageSet, *, n_images: int, verify: str, keys: Sequence[str]
+        folder: Path, images: ImageSet, *, n_images: int, verify: bool = False, keys: Sequence[str]
     ) -> CorruptedStore:
         requests.append((verify, tuple(keys)))
         store = CorruptedStore(folder, images, rows=images.indices, n_images=n_images)
@@ -71,7 +71,7 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
     write_published_images(config, tmp_path, "fog")
     assert run_sweep(config, filters=Filters(keys=("fog",))).is_complete
     assert {keys for verify, keys in requests if keys} == {("fog",)}
-    assert ("full", ("fog",)) in requests
+    assert (True, ("fog",)) in requests
     assert count_evaluations(config.results) == (6, 8)
 
 
