@@ -140,6 +140,9 @@ def test_verify_reports_damaged_exports(finished_results, tmp_path, robust201):
     sound, options = tmp_path / "sound", ("--round", 3, "--key-style", "published", "--parquet")
     robust201("export", finished_results, "--out", sound, *options)
     assert robust201("verify", finished_results, "--export", sound).code == 0
+    bits = tmp_path / "bits"  # the sweep's measurements lack predictions
+    assert robust201("export", finished_results, "--out", bits, "--parquet", "--outcomes", "bits").code == 0
+    assert robust201("verify", finished_results, "--export", bits).code == 0
     for case, (name, damage) in DAMAGED_EXPORTS.items():
         out = Path(shutil.copytree(sound, tmp_path / case))
         damage(out / name)

@@ -28,7 +28,7 @@ from robust201.statistics.robustness import (
 if TYPE_CHECKING:
     from robust201.dataset.merged_folders import MergedFolders
 
-OUTCOMES_REQUIREMENT = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
+OUTCOMES_REQUIREMENT = "per-image outcomes: export with --parquet --outcomes bits"
 
 
 class MetricRow(NamedTuple):

@@ -103,13 +103,21 @@ def export_dataset(
             f"{', '.join(dict.fromkeys(left_out))}: not exported, since a file chooses the images (docs/sampling.md)."
         )
         warnings.warn(message, RobustWarning, stacklevel=2)
-    plan = plan.comparable
-    measurements = plan.config.measurements
-    if options.get("outcomes") is not None and PREDICTIONS not in measurements:  # runs always store predictions
-        config = plan.config.model_copy(update={"measurements": (*measurements, PREDICTIONS)})
-        plan = replace(plan, config=config)
+    plan = exported_plan(plan, options.get("outcomes"))
     groups = read_groups(plan, folder, weights)
     return write_dataset(read_facts(plan), groups, out, lambda dataset: evaluated_images(plan, dataset), **options)
+
+
+def exported_plan(plan: Plan, outcomes: str | None) -> Plan:
+    """Return the part of a plan that an export contains; with outcomes, predicted classes are among its measurements.
+
+    Runs always store predicted classes.
+    """
+    plan = plan.comparable
+    if outcomes is None or PREDICTIONS in plan.config.measurements:
+        return plan
+    measurements = (*plan.config.measurements, PREDICTIONS)
+    return replace(plan, config=plan.config.model_copy(update={"measurements": measurements}))
 
 
 def write_dataset(
@@ -150,12 +158,15 @@ def write_dataset(
     Raises:
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
         ConfigError: JSON files would contain results of several weights; two files would have the same name; or
-            outcomes were requested without predictions or Parquet files.
+            outcomes were requested without Parquet files.
         InputError: the folder contains files that no export listed, or an export of another sweep.
         StorageError: a result is damaged, the disk is full, or another export is writing to the folder.
     """
-    if outcomes is not None:
-        _check_outcomes_can_be_written(out, facts, formats)
+    if outcomes is not None and "parquet" not in formats:
+        raise ConfigError(
+            f"Exporting outcomes failed for {out}: expected --parquet, got JSON only. Add --parquet, since per-image "
+            "outcomes are written as Parquet."
+        )
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
@@ -235,18 +246,6 @@ def _load_images_of_outcomes(groups: Iterable[Group], images_of: ImageLoader) ->
     """Load the evaluated images of each dataset that has per-image outcomes."""
     datasets = dict.fromkeys(group.dataset for group in groups if group.complete_units and not group.is_measure)
     return {dataset: images_of(dataset) for dataset in datasets}
-
-
-def _check_outcomes_can_be_written(out: Path, facts: SweepFacts, formats: Sequence[Format]) -> None:
-    """Raise ConfigError unless the sweep measures predictions and Parquet files are written; outcomes need both."""
-    if PREDICTIONS not in facts.measurements or "parquet" not in formats:
-        missing_option = (
-            "--parquet" if PREDICTIONS in facts.measurements else "the measurement `predictions` in the sweep"
-        )
-        raise ConfigError(
-            f"Exporting outcomes failed for {out}: {missing_option} is missing. Per-image outcomes are computed from "
-            "predicted classes and written as Parquet."
-        )
 
 
 def _check_single_weights(out: Path, groups: Sequence[Group], formats: Sequence[Format]) -> None:

@@ -53,8 +53,7 @@ class Outcomes:
         if missing_architectures:
             raise ArchitectureError(
                 f"Selecting outcomes failed for {format_architecture(missing_architectures[0])}: the architecture has "
-                f"no outcomes ({len(missing_architectures)} of the selected architectures have none). Evaluate it with "
-                "the measurement `predictions`, or omit it."
+                f"no outcomes ({len(missing_architectures)} of the selected architectures have none). Omit it."
             )
         rows = [row_indices[architecture] for architecture in selected_architectures]
         return Outcomes(selected_architectures, self.packed[rows], self.n_images)
@@ -78,8 +77,7 @@ def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strengt
     if not packed_by_network:
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {reader.path}: there are no per-image outcomes "
-            f"({CORRECT_BITS}) at strength {strength:g}. Measure `predictions`, and export with --parquet --outcomes "
-            "bits."
+            f"({CORRECT_BITS}) at strength {strength:g}. Export the results with --parquet --outcomes bits."
         )
     n_images, networks = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
     return Outcomes(tuple(networks), np.stack([packed_by_network[network] for network in networks]), n_images)

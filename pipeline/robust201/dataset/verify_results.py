@@ -11,7 +11,7 @@ import pandas as pd
 from robust201.core.errors import IncompleteError, InputError, StorageError
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.diff import read_numbers
-from robust201.dataset.export import write_dataset
+from robust201.dataset.export import exported_plan, write_dataset
 from robust201.dataset.export_source import read_facts, read_groups
 from robust201.dataset.image_table import evaluated_images
 from robust201.dataset.json_rows import read_object
@@ -163,10 +163,10 @@ def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     """
     digests = read_listing(out)
     yield from check_listing(out, digests)
-    plan = plan.comparable
     try:
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
             options, new = _read_export_options(out, digests), Path(temporary) / "export"
+            plan = exported_plan(plan, options["outcomes"])
             groups = read_groups(plan, folder, options.pop("weights"))
             write_dataset(read_facts(plan), groups, new, lambda dataset: evaluated_images(plan, dataset), **options)
             yield from _compare_exports(out, digests, new)

@@ -514,8 +514,8 @@ class SweepConfig(BaseConfig):
         default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED)}
     )
     """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
-    `predictions` adds one byte per image and strength and is needed for per-image outcomes; `distances` adds eight
-    bytes."""
+    `predictions` are always recorded; an export contains them if they are named. `distances` adds eight bytes per image
+    and strength."""
     engine: Literal["fused", "reference"] = "fused"
     """`fused`: robust201's own attacks on a network compiled for inference, all epsilons together. `reference`: Foolbox
     and AutoAttack on the published network, one call per epsilon (protocol)."""
