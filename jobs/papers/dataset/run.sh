@@ -7,7 +7,7 @@
 set -eu
 jobs=jobs/papers/dataset
 runs=runs/cells-cifar10
-exports="benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-more benchmark_data/cells-cifar10-measures"
+exports="benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-measures"
 partial=
 if [ "${1:-}" != --shipped ]; then
   cells=${1:+--architectures $1} partial=${1:+--partial}
