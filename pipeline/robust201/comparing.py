@@ -26,6 +26,7 @@ from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import PRESETS, TASKS
 from robust201.tasks.constraints import Constraint
+from robust201.tasks.strengths import format_term
 
 _Network = nn.Module | Evaluation | UserNetwork | str | Path
 
@@ -54,8 +55,8 @@ def compare(
         images: see `evaluate`; only needed for modules and functions.
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. For saved results and networks in datasets: keys,
-            or keys at a strength such as ``"pgd:8/255"``; by default all keys that were saved, or every key of a
-            dataset at one strength (nearest to 1/255, or severity 3).
+            or keys at a strength such as ``"pgd:8/255"``; by default all keys and strengths of the first saved result,
+            or every key of a dataset at one strength (nearest to 1/255, or severity 3).
         data: name of the image dataset, if the folder DATASET covers several.
         options: further arguments of `evaluate`, such as `seed`, the same for all modules.
 
@@ -92,8 +93,9 @@ def compare(
     for network in saved.values():
         if names is not None:
             network.find(names)  # raises before modules are evaluated
-    requested = ("clean", "fgsm", "pgd") if keys is None else keys
-    return compare_evaluations(_evaluate_all(named, images, labels, requested, options), names if saved else None)
+    if keys is None:
+        keys = _terms_of(next(iter(saved.values()))) if saved else ("clean", "fgsm", "pgd")
+    return compare_evaluations(_evaluate_all(named, images, labels, keys, options), names if saved else None)
 
 
 def curves(
@@ -223,6 +225,10 @@ def _check_saved(named: Mapping[str, object], fields_by_key: Mapping[str, Mappin
                     f"Computing curves failed for {name}: {key} was evaluated with other parameters "
                     f"({', '.join(different)}). Evaluate it again, or leave them out."
                 )
+
+
+def _terms_of(evaluation: Evaluation) -> list[str]:
+    return [format_term(key, strength, evaluation.unit_of(key)) for key, strength in evaluation.evaluations]
 
 
 def _has_parameters(keys: Keys | None) -> bool:

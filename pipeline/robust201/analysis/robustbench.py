@@ -10,6 +10,7 @@ import numpy as np
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet
+from robust201.images import DATASETS
 from robust201.tasks import PRESETS
 
 if TYPE_CHECKING:
@@ -51,13 +52,15 @@ LEADERBOARDS = {
 
 
 def check_images(preset: str, images: ImageSet) -> None:
-    """Check that images can be the test images of CIFAR-10, by their size and the number of images per class."""
+    """Check that images can be the test images of CIFAR-10, by their name, size and number of images per class."""
     counts = {*np.bincount(images.labels, minlength=N_CLASSES).tolist()}
     is_complete = len(images.labels) < N_IMAGES or counts == {N_IMAGES // N_CLASSES}
-    if images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not is_complete:
+    is_other_dataset = images.dataset in DATASETS and images.dataset != DATASET
+    if is_other_dataset or images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not is_complete:
         raise DatasetError(
             f"Reading images failed for {preset}: expected the test images of {DATASET} ({_IMAGE_SIZE}x{_IMAGE_SIZE} "
-            f"pixels, {N_IMAGES // N_CLASSES:,} of each class), got {images.images.shape[2]}x{images.images.shape[3]} "
+            f"pixels, {N_IMAGES // N_CLASSES:,} of each class), got {images.dataset}: "
+            f"{images.images.shape[2]}x{images.images.shape[3]} "
             f"pixels and {min(counts):,} to {max(counts):,} of each class. Pass robust201.images.load_images"
             f'("{DATASET}") (--data {DATASET}).'
         )

@@ -20,6 +20,9 @@ from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, sort_
 MAX_NAME_BYTES = 100
 """Maximum length of a key, which becomes part of file names."""
 
+_SMALL_STRENGTH = 0.1
+"""Strength in units of 1/255 below which all radii of an attack seem to be written for pixels in [0, 1]."""
+
 
 def is_custom_name(name: str) -> bool:
     """Return whether a name is valid for a custom key: a letter, then letters, digits, ``_``, ``.`` and ``-``."""
@@ -96,9 +99,13 @@ class UserTaskParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Caution about an attack without strengths: it is called with `strength` 0, and may then change nothing."""
-        if self.kind == "measure" or "strengths_given" in self.model_fields_set:
+        """Caution about an attack whose strengths are missing (it is called with 0) or seem to have another unit."""
+        if self.kind == "measure":
             return ()
+        if "strengths_given" in self.model_fields_set:
+            problem = f"at most {max(self.strengths):g}/255, which hardly changes an image"
+            is_tiny = self.norm == "Linf" and max(self.strengths) < _SMALL_STRENGTH
+            return (Caution("strengths", problem, "Write radii in units of 1/255, such as 8."),) if is_tiny else ()
         problem = f"not set, so {self.function_name} is called once, with strength {CLEAN_STRENGTH:g}"
         return (Caution("strengths", problem, "Set them, unless the attack ignores its strength."),)
 
