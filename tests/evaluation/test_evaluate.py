@@ -173,7 +173,7 @@ def test_passes_of_a_users_attack_are_counted_on_one_batch():
         return images
 
     context, request = tiny_context("mine"), request_of(IMAGES, (1.0, 8.0))
-    assert count_passes(perturb, {"steps": 20}, context, request) == 20 * 4 + 1
+    assert count_passes(perturb, {"steps": 20}, context, request) == 20 * 3 + 1
     assert count_passes(perturb, {"unknown": 20}, context, request) == 1
     assert not context.classifier._forward_hooks
 

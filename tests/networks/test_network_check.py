@@ -14,6 +14,8 @@ from torch.nn import functional
 
 import robust201
 from robust201.core.errors import NetworkError, RobustWarning
+from robust201.core.records import NO_NORMALISATION
+from robust201.networks.classifier import Classifier
 from robust201.networks.network_check import CheckedImages, check_network
 from robust201.networks.watch import Watch
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_classifier, tiny_images
@@ -243,9 +245,24 @@ def test_concurrent_evaluations_restore_the_module() -> None:
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
-def test_networks_are_watched_outside_transforms_only() -> None:
-    classifier, pixels = tiny_classifier(), torch.from_numpy(IMAGES.images[:3]) / 255
-    watched = classifier.watched(Watch(torch.device("cpu")))
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_nan_is_noticed_inside_transforms(power: float) -> None:
+    """The derivative of a root is infinite at 0, where the derivative of the pixels themselves is finite."""
+    network = Changed(lambda network, images: network((images * images).pow(power)))
+    classifier = Classifier(network, NO_NORMALISATION, 5)
+    pixels = (torch.from_numpy(IMAGES.images[:3]) / 255).clamp(min=0.1)
+    pixels[1, 0, 0, 0] = 0
+    watch = Watch(torch.device("cpu"))
+    watched = classifier.watched(watch)
     jacobian = torch.func.jacrev(lambda x: watched(x[None])[0])(pixels[0])
     batched = torch.autograd.functional.jacobian(watched, pixels[:1], vectorize=True)
     torch.testing.assert_close(batched[0, :, 0], jacobian)
+    assert not watch.n_faults
+    gradients = torch.func.vmap(torch.func.grad(lambda x: watched(x[None])[0, 0]))(pixels)
+    torch.testing.assert_close(jacobian[0], gradients[0])
+    assert bool(watch.n_faults) == (power == 0.5) == bool(gradients.isnan().any())
+    if power == 0.5:
+        labels = torch.zeros(3, dtype=torch.int64)
+        assert "gradient is NaN or infinite for image 8." in watch.describe_faults(
+            classifier, pixels, labels, np.arange(7, 10)
+        )

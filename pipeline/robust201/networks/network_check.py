@@ -219,11 +219,15 @@ def _check_independence(
     message_start: str,
 ) -> None:
     """Check that an image's logits do not depend on the other images, their order or their number."""
-    # A single image gets its negative as company. Two batches of different sizes cost no more than one.
+    # A single image gets its negative as company. Two batches of different sizes cost no more than one, but attacks on
+    # fewer images use batches as large as both, since they attack each image at several epsilons.
     pool = pixels if len(pixels) > 1 else torch.cat([pixels, 1 - pixels])
-    reversed_rows = torch.from_numpy(np.resize(np.arange(len(pool))[::-1], _N_CHECKED_IMAGES)).to(pool.device)
+    order = np.arange(len(pool))
+    mixed = np.resize(np.concatenate([order[::-1], order]), _N_CHECKED_IMAGES)
+    mixed_rows = torch.from_numpy(mixed).to(pool.device)
     tolerance = _TOLERANCES[_arithmetic_of(classifier)]
-    for rows in (reversed_rows.new_zeros(1), *torch.tensor_split(reversed_rows, [_N_CHECKED_IMAGES // 3])):
+    cuts = [_N_CHECKED_IMAGES // 3] if len(pool) >= _N_CHECKED_IMAGES else []
+    for rows in (mixed_rows.new_zeros(1), *torch.tensor_split(mixed_rows, cuts)):
         batch_logits = logits_alone
         if len(rows) > 1:
             batch_logits = _compute_logits(classifier, pool[rows], logits.shape[1], message_start)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from robust201.networks.model import Model, Objective, SizedModel, WindowModel, WindowSearch
 
@@ -34,11 +35,11 @@ def is_transformed() -> bool:
 
 
 class Watch:
-    """Counts results of a network that are not finite.
+    """Counts results of a network that are not finite, and keeps one of the images that caused them.
 
     Args:
         device: device of the network.
-        on_passes: called after each pass with the number of images, three times that number for a gradient.
+        on_passes: called after each pass with the number of images, three times that number with a gradient.
     """
 
     def __init__(self, device: torch.device, on_passes: Callable[[int], None] | None = None) -> None:
@@ -46,7 +47,7 @@ class Watch:
         # Tensors created in inference mode could not be updated outside of it.
         with torch.inference_mode(mode=False):
             self._n_faults = torch.zeros((), dtype=torch.int64, device=device)
-        self._has_gradients = False
+        self._first_image: torch.Tensor | None = None
 
     def record(
         self,
@@ -54,6 +55,8 @@ class Watch:
         logits: torch.Tensor,
         gradient: torch.Tensor | None = None,
         is_defined: torch.Tensor | None = None,
+        *,
+        cost: int = 1,
     ) -> None:
         """Record a pass.
 
@@ -63,31 +66,44 @@ class Watch:
             gradient: (B, C, H, W) gradient of the attack's objective with respect to the pixels, if it was computed.
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
                 attack's objective is at fault, not the network. None means that all are finite.
+            cost: cost in forward passes.
         """
+        if self._on_passes is not None:
+            self._on_passes(cost * len(_unwrap(pixels)))
+        if is_transformed():
+            self._count_transformed(pixels, logits if gradient is None else gradient, is_defined)
+            return
         if not len(pixels):
             return
-        if self._on_passes is not None:
-            self._on_passes(len(pixels) if gradient is None else 3 * len(pixels))
         pixels = pixels.detach()
         is_fault = ~_have_finite_rows(logits)
         if gradient is not None:
             has_fault = ~_have_finite_rows(gradient)
             is_fault = is_fault | (has_fault if is_defined is None else has_fault & is_defined)
         is_fault = is_fault & pixels.flatten(1).sum(dim=1).isfinite()  # pixels in [0, 1] cannot overflow
-        self._has_gradients |= gradient is not None
+        candidate = pixels.index_select(0, is_fault.to(torch.uint8).argmax().view(1))
+        if self._first_image is None:
+            self._first_image = candidate
+        else:
+            self._first_image = torch.where(self._n_faults > 0, self._first_image, candidate)
         self._n_faults = self._n_faults + is_fault.sum()
+
+    def _count_transformed(self, pixels: torch.Tensor, values: torch.Tensor, is_defined: torch.Tensor | None) -> None:
+        """Count a pass inside a transform of `torch.func`, whose tensors have other axes and must not be kept."""
+        tensors = [_unwrap(tensor) for tensor in (values, pixels, is_defined) if tensor is not None]
+        with temporarily_clear_interpreter_stack():
+            is_finite, *conditions = [
+                tensor.isfinite().all() if tensor.is_floating_point() else tensor.all() for tensor in tensors
+            ]
+            self._n_faults = self._n_faults + (~is_finite & torch.stack(conditions).all())
 
     def observe(self, compute: Callable[[torch.Tensor], torch.Tensor], pixels: torch.Tensor) -> torch.Tensor:
         """Call a differentiable function from pixels to logits; record its logits now and its gradients when computed.
-
-        Inside a transform of `torch.func`, whose tensors have other axes, nothing is recorded.
 
         Args:
             compute: (B, C, H, W) → (B, C).
             pixels: (B, C, H, W).
         """
-        if is_transformed():
-            return compute(pixels)
         if not (torch.is_grad_enabled() and pixels.requires_grad):
             logits = compute(pixels)
             self.record(pixels, logits)
@@ -97,7 +113,7 @@ class Watch:
         self.record(pixels, logits)
         finite_rows: list[torch.Tensor] = []
         _call_on_gradient(logits, lambda gradient: finite_rows.append(_have_finite_rows(gradient)))
-        _call_on_gradient(observed, lambda gradient: self.record(pixels, logits, gradient, finite_rows[-1]))
+        _call_on_gradient(observed, lambda gradient: self.record(pixels, logits, gradient, finite_rows[-1], cost=2))
         return logits
 
     @property
@@ -116,17 +132,25 @@ class Watch:
             labels: (N,) int64.
             numbers: (N,) numbers of the images.
         """
-        batches = [*zip(*(torch.split(rows, _DIAGNOSIS_BATCH) for rows in (images, labels)), strict=True)]
-        values: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
-        values = {"logits are": lambda pixels, _: model.logits(pixels)}
-        if self._has_gradients:
-            values["gradient is"] = lambda pixels, true_labels: model.loss_and_gradient(pixels, true_labels)[2]
-        for name, compute in values.items():
-            is_finite = torch.cat([_have_finite_rows(compute(*batch)) for batch in batches])
-            faulty_numbers = numbers[~is_finite.cpu().numpy()].tolist()
-            if faulty_numbers:
-                return f"the network's {name} NaN or infinite for {name_images(faulty_numbers)}. {NOT_FINITE_ADVICE}"
-        return f"the network's {' or '.join(values)} NaN or infinite for a perturbed image. {NOT_FINITE_ADVICE}"
+        first_image = images[:1] if self._first_image is None else self._first_image
+        is_in_gradient = bool(model.logits(first_image).isfinite().all())
+        is_fault = ~torch.cat(
+            [
+                # Logits need no gradient, which the network may lack.
+                _have_finite_rows(model.loss_and_gradient(*batch)[2] if is_in_gradient else model.logits(batch[0]))
+                for batch in zip(*(torch.split(rows, _DIAGNOSIS_BATCH) for rows in (images, labels)), strict=True)
+            ]
+        )
+        faulty_numbers = numbers[is_fault.cpu().numpy()].tolist()
+        if faulty_numbers:
+            place = name_images(faulty_numbers)
+        else:
+            distances = (images - first_image).flatten(1).norm(dim=1)
+            place = f"a perturbed image, the nearest to {name_images([int(numbers[int(distances.argmin())])])}"
+        return (
+            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {place}. "
+            f"{NOT_FINITE_ADVICE}"
+        )
 
 
 _DIAGNOSIS_BATCH = 64
@@ -138,6 +162,13 @@ def _have_finite_rows(values: torch.Tensor) -> torch.Tensor:
     A sum is finite only if all its terms are. In float64, finite float32 terms cannot overflow.
     """
     return values.detach().flatten(1).sum(dim=1, dtype=torch.float64).isfinite()
+
+
+def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that a tensor inside transforms of `torch.func` contains."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.detach()
 
 
 def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], None]) -> None:
@@ -167,7 +198,7 @@ class WatchedModel:
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         logits, loss, gradient = self._model.loss_and_gradient(pixels, labels)
-        self._watch.record(pixels, logits, gradient)
+        self._watch.record(pixels, logits, gradient, cost=3)
         return logits, loss, gradient
 
     def value_and_gradient(
@@ -184,7 +215,7 @@ class WatchedModel:
             return objective(logits, rows)
 
         logits, values, gradient = self._model.value_and_gradient(pixels, watched_objective)
-        self._watch.record(pixels, logits, gradient, is_defined)
+        self._watch.record(pixels, logits, gradient, is_defined, cost=3)
         return logits, values, gradient
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:

@@ -339,7 +339,7 @@ def usable_library() -> ctypes.CDLL | None:
 
 
 def _matches_pytorch(library: ctypes.CDLL, image_size: int) -> bool:
-    """Return whether a small network's logits and gradients are bit-identical with the library and PyTorch."""
+    """Return whether a small network's logits, gradients and search are bit-identical with the library and PyTorch."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         network = Network(_TEST_CELL, channels=native.LANES, cells=1, n_classes=10).eval()
@@ -353,4 +353,12 @@ def _matches_pytorch(library: ctypes.CDLL, image_size: int) -> bool:
     outputs, expected_outputs = (
         network.loss_and_gradient(pixels, labels) for network in (library_network, torch_network)
     )
-    return all(map(torch.equal, outputs, expected_outputs))
+    if not all(map(torch.equal, outputs, expected_outputs)):
+        return False
+    native_network = library_network._native_for(pixels)
+    if native_network is None:
+        return True
+    search = native_network.search(pixels, len(library_network._blocks), library_network._classify_features, MIN_BATCH)
+    changed = pixels.clone()
+    changed[:, :, 2:5, 1:4] = pixels[:, :, :3, :3]
+    return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), torch_network.logits(changed))
