@@ -199,7 +199,12 @@ def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
         fields, name = fields_by_key[match["key"]], match["name"]
         if match["group"]:
             fields = fields.setdefault("parameters", {})
-        fields[name] = _read_value(match["value"], is_list=name in (*STRENGTH_FIELDS, "strengths", "columns"))
+        if not isinstance(fields, dict) or name in fields:
+            raise ConfigError(
+                f"Reading the command line failed for --set {setting!r}: it is set more than once. Set it once."
+            )
+        is_list = not match["group"] and name in (*STRENGTH_FIELDS, "strengths", "columns")
+        fields[name] = _read_value(match["value"], is_list=is_list)
     for fields in fields_by_key.values():
         if "file" in fields:  # check the file of a custom task, and announce that it will be executed
             default_function = "measure" if fields.get("kind") == "measure" else "perturb"

@@ -55,7 +55,8 @@ def run_to_exit_code(app: typer.Typer) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         pass
-    is_resumable = "--save" in sys.argv or (sys.argv[1:2] and sys.argv[1] in RESUMABLE_COMMANDS)
+    command, saves = sys.argv[1:2], any(argument.split("=")[0] == "--save" for argument in sys.argv)
+    is_resumable = (command == ["evaluate"] and saves) or bool({*command} & {*RESUMABLE_COMMANDS})
     note = " Finished work is kept; run the same command again to resume." if is_resumable else ""
     console.say(f"Interrupted.{note}")
     return EvaluationError.exit_code

@@ -292,7 +292,10 @@ def _derive_seed_deviations(
         )
     for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
         tables = {name: reader.with_weights(name).accuracies(dataset) for name in weights_names}
-        wide = pd.concat({name: table for name, table in tables.items() if len(table)}, axis=1, names=["weights"])
+        tables = {name: table for name, table in tables.items() if len(table)}
+        if not tables:
+            continue
+        wide = pd.concat(tables, axis=1, names=["weights"])
         for key, strength in dict.fromkeys((str(key), float(strength)) for _, key, strength in wide.columns.tolist()):
             deviation = wide.xs((key, strength), axis=1, level=["key", "strength"]).std(axis=1, ddof=1)
             note = f"over {', '.join(weights_names)}"

@@ -19,7 +19,6 @@ from robust201.core.files import (
     load_json,
     sha256_of,
     sole_writer,
-    visible_entries,
 )
 from robust201.core.records import canonical_json
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
@@ -55,9 +54,10 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
             yield folder
             folder.write(CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in folder.written.items()}))
             _reject_users_files(path, target)
-            _replace(target, staging)
-        finally:
+        except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
+            raise
+        _replace(target, staging)
 
 
 def _check_path(path: Path) -> None:
@@ -99,8 +99,12 @@ def _reject_users_files(path: Path, target: Path) -> None:
     listed = _read_export(target)
     files = (Path(parent, name) for parent, _, names in os.walk(target) for name in names) if listed else ()
     names = {file.relative_to(target).as_posix(): file for file in files}
-    own = [name for name, file in names.items() if name != CHECKSUM_FILE and listed.get(name) != sha256_of(file)]
-    if own := own if listed else visible_entries(target):
+    own = [
+        name
+        for name, file in names.items()
+        if name != CHECKSUM_FILE and not (name in listed and file.is_file() and listed[name] == sha256_of(file))
+    ]
+    if own := own if listed or not target.exists() else sorted(os.listdir(target)):
         raise InputError(
             f"Exporting failed for {path}: the folder contains files that no export wrote, such as {own[0]}, which "
             "would be replaced. Move them, or choose a new folder."

@@ -178,7 +178,7 @@ def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
     """Return the arguments of `export_dataset` with which an export was written."""
     sweep = read_object(out / SWEEP_FILE) or {}
     exported_weights = [*sweep.get("weights", {})]
-    suffixes = {PurePath(name).suffix for name in names if "/" in name and not name.startswith(IMAGES_FOLDER)}
+    suffixes = {PurePath(name).suffix for name in names if "/" in name and not name.startswith(f"{IMAGES_FOLDER}/")}
     return {
         "key_style": str(sweep.get("key_style")),
         "round_to": sweep.get("round_to"),
