@@ -140,6 +140,10 @@ INVALID_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "labels without a class": (write_labels('{"owl": 1, "finch": 2}'), r"labels\.json: .*'Zebra'"),
     "labels that are not an object": (write_labels("[1, 2, 3]"), r"labels\.json"),
     "a class named twice": (write_labels('{"owl": 0, "finch": 1, "Zebra": 2, "owl": 3}'), r"labels\.json"),
+    "a label that is text": (
+        write_labels('{"owl": "zero", "finch": 2, "Zebra": 3}'),
+        r"labels\.json: .*\{\"n01440764\": 0\}, got another content \(owl: 'zero'\)\. Correct or remove the file\.$",
+    ),
     "a label above the maximum": (write_labels('{"owl": 70000, "finch": 2, "Zebra": 3}'), r"labels\.json"),
 }
 
@@ -183,3 +187,10 @@ def test_links_are_followed(folder: Path, tmp_path: Path) -> None:
     (folder / "owl" / "linked").symlink_to(outside)
     (folder / "Zebra" / "y.png").symlink_to(outside / "new.png")
     assert load_images("birds", path=folder).labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
+
+
+def test_links_to_a_containing_folder_are_not_followed(folder: Path) -> None:
+    (folder / "owl" / "self").symlink_to(".")
+    (folder / "owl" / "inner").mkdir()
+    (folder / "owl" / "inner" / "back").symlink_to("..")
+    assert load_images("birds", path=folder).labels.tolist() == [0, 1, 1, 2, 2]

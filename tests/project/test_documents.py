@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -68,6 +69,14 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         formats=("json", "parquet"),
     )
     return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in documents() if examples(page, "py")])
+def test_names_that_unexecuted_examples_import_exist(page: str) -> None:
+    for block in examples(page, "py"):
+        for module, names in re.findall(r"^from ((?:robust201|jobs)\S*) import (.+)$", block, re.M):
+            for name in names.split(", "):
+                assert hasattr(import_module(module), name), f"{module}.{name}"
 
 
 @pytest.mark.timeout(900)  # AutoAttack on a busy machine

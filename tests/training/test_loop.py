@@ -15,6 +15,7 @@ from robust201.core.errors import (
     ConfigError,
     EvaluationError,
     NetworkError,
+    StorageError,
 )
 from robust201.core.records import ImageSet
 from robust201.networks.zoo.zoo_space import Zoo
@@ -234,6 +235,14 @@ def test_training_neither_saves_nor_yields_non_finite_weights(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_last_batch_of_one_image_is_an_error_if_batch_norm_rejects_it():
+    images = make_images(9)
+    with pytest.raises(EvaluationError, match=r"has only one image, .*more than 1 value.* a batch size other than 8"):
+        run_training(make_recipe(), images=images)
+    # PyTorch accepts a batch of one image if BatchNorm averages over several pixels.
+    run_training(make_recipe(epochs=1), images=images, space=SPACE, architecture=ONE_CONVOLUTION)
+
+
 class LinearSpace(SmallSpace):
     """A space whose network is a linear layer, returned by a function."""
 
@@ -254,6 +263,7 @@ INVALID_NETWORKS = {
     "too many outputs": (lambda n_classes: linear_network(n_classes + 2), r"expected logits of shape"),
     "another image size": (lambda n_classes: linear_network(n_classes, 100), "it raised RuntimeError: mat1 and mat2"),
     "float16": (lambda n_classes: linear_network(n_classes).half(), "it raised RuntimeError"),
+    "no parameters": (lambda n_classes: nn.Flatten(), "it has no parameters that can be trained"),
     "one module": (lambda n_classes: SHARED_NETWORK, "two calls of the function returned the same"),
 }
 
@@ -304,7 +314,7 @@ def test_layers_with_numpy_and_python_generators_depend_only_on_seed_and_step(tm
 
 def test_missing_device_and_unsupported_precision_are_rejected(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for options in ({"device": "cuda"}, {"precision": "tf32"}):
+    for options in ({"device": "cuda"}, {"precision": "tf32"}, {"precision": "bf16"}):
         with pytest.raises(ConfigError):
             run_training(make_recipe(), **options)
 
@@ -318,6 +328,13 @@ def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
     # Training begins, and the first pass rejects the small images.
     with pytest.raises(NetworkError, match="need images of 32x32 pixels"):
         run_training(make_recipe(), **network_options)
+
+
+def test_states_of_another_training_run_are_rejected(tmp_path):
+    run_training(make_recipe(), states=tmp_path)
+    for changed_argument in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
+        with pytest.raises(StorageError, match=r"belongs to another training run \(\w{16}…, not \w{16}…\)"):
+            run_training(make_recipe(), states=tmp_path, **changed_argument)
 
 
 def test_channels_last_changes_only_the_rounding(monkeypatch):

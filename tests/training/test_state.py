@@ -1,4 +1,4 @@
-"""Training states: the last one is kept, and damaged ones are deleted."""
+"""Training states: the last one is kept, damaged ones are deleted, and those of another training run are rejected."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def is_equal(state, other):
 
 @pytest.fixture
 def folder(tmp_path):
-    return StateFolder(tmp_path / "states")
+    return StateFolder(tmp_path / "states", "a" * 64)
 
 
 def test_loaded_state_equals_the_saved_one(folder):
@@ -54,7 +54,7 @@ def test_state_folder_keeps_the_state_saved_last(folder, tmp_path):
 @given(st.data())
 def test_load_deletes_a_damaged_state(tmp_path_factory, data):
     root = tmp_path_factory.mktemp("states")
-    folder = StateFolder(root)
+    folder = StateFolder(root, "a" * 64)
     folder.save(make_state(2, value=2.5))
     (path,) = root.iterdir()
     raw = bytearray(path.read_bytes())
@@ -89,6 +89,12 @@ def test_load_deletes_only_temporary_files(folder, tmp_path):
     assert folder.load(max_step=10).step == 1
     assert not incomplete_file.exists()
     assert user_file.exists()
+
+
+def test_state_of_another_training_run_is_rejected(folder, tmp_path):
+    folder.save(make_state(1))
+    with pytest.raises(StorageError, match=r"belongs to another training run \(a{16}…, not b{16}…\)"):
+        StateFolder(tmp_path / "states", "b" * 64).load(max_step=10)
 
 
 def test_state_that_a_lost_worker_replaces_meanwhile_is_skipped_and_an_unreadable_one_is_an_error(

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from robust201.core.errors import DatasetError, describe_read_error, one_line
 from robust201.core.files import parse_unique_json
@@ -120,13 +120,21 @@ def _list_images(folder: Path) -> list[Path]:
 
 
 def _iter_images(folder: Path) -> Iterator[Path]:
-    """Yield the image files of a class folder and its subfolders in torchvision's order; links are followed."""
-    for parent, _, file_names in sorted(os.walk(folder, followlinks=True)):
+    """Yield the image files of a class folder and its subfolders in torchvision's order."""
+    for parent, file_names in sorted(_walk(folder)):
         if any(part[0] == "." for part in Path(parent).relative_to(folder).parts):
             continue
         for name in sorted(file_names):
             if name[0] != "." and name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
                 yield Path(parent, name)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield a folder and its subfolders with their files; links are followed, except to a folder that contains them."""
+    for parent, subfolders, file_names in os.walk(folder, followlinks=True):
+        containing = {os.path.realpath(outer) for outer in (Path(parent), *Path(parent).parents)}
+        subfolders[:] = [name for name in subfolders if os.path.realpath(Path(parent, name)) not in containing]
+        yield parent, file_names
 
 
 def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] | None:
@@ -141,8 +149,16 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
     except (OSError, ValueError, KeyError) as error:
         raise DatasetError(
             f"Reading labels failed for {path}: expected a JSON object with a whole number from 0 to {MAX_CLASSES - 1} "
-            f"for every class folder, got another content ({describe_read_error(error)}). Correct or remove the file."
+            f'for every class folder, such as {{"n01440764": 0}}, got another content ({_describe_fault(error)}). '
+            "Correct or remove the file."
         ) from error
+
+
+def _describe_fault(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return describe_read_error(error)
+    fault = error.errors()[0]
+    return one_line(": ".join([*map(str, fault["loc"]), repr(fault["input"])]))
 
 
 def _read_image(file: Path) -> bytes:

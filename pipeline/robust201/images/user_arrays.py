@@ -32,7 +32,8 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
         An image set with images in uint8 or float32. Its number of classes is 0, because the network determines it.
 
     Raises:
-        DatasetError: a type, shape, length or range is wrong, or the axis of the channels is ambiguous.
+        DatasetError: labels are missing, a type, shape, length or range is wrong, or the axis of the channels is
+            ambiguous.
 
     Warns:
         RobustWarning: floats were clipped, because they exceed [0, 1] by rounding errors.
@@ -44,6 +45,10 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
                 "only the array of the image set: `images.images`."
             )
         return images
+    if labels is None:
+        raise DatasetError(
+            "Reading arguments failed for `labels`: expected the class number of each image, got None. Pass the labels."
+        )
     pixels = move_channels_first("`images`", _as_array(images, "images"))
     array = np.ascontiguousarray(_as_pixels(pixels))
     return ImageSet(

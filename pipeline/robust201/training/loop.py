@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robust201.core.errors import CheckpointError, EvaluationError, NetworkError, one_line
+from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, NetworkError, one_line
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision
@@ -29,8 +29,10 @@ from robust201.networks.space import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
+from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
+from robust201.weights.store import hash_weights
 
 _EVALUATION_BATCH_SIZE = 256
 
@@ -94,11 +96,12 @@ def train(
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
         CheckpointError: `start` does not fit the network.
         ConfigError: this machine lacks the device or precision, or a snapshot is due after the end of training.
-        EvaluationError: the loss or weights are not finite.
-        NetworkError: the logits of the untrained network are invalid, or building it twice returns the same module.
-        StorageError: a state cannot be written.
+        EvaluationError: the loss or weights are not finite, or the network rejects a batch of one image.
+        NetworkError: the logits of the untrained network are invalid, it has nothing to train, or building it twice
+            returns the same module.
+        StorageError: a state cannot be written, or belongs to another training run.
     """
-    check_device(available_device(device), precision)
+    _check_device(device, precision)
     if device == "cpu" and not has_avx512():
         space.check_training_without_avx512(architecture)
     n_batches = data.n_batches(recipe.batch_size)
@@ -107,7 +110,22 @@ def train(
     ]
     if not target_steps:
         return
-    state_folder = None if states is None else StateFolder(states)
+    state_folder = None
+    if states is not None:
+        training_id = hash_training(
+            space=space.name,
+            space_identity=space.identity(),
+            architecture=architecture,
+            n_classes=data.n_classes,
+            data=data.identity(),
+            recipe=recipe.identity(),
+            seed=seed,
+            device=device,
+            threads=threads,
+            precision=precision,
+            start=None if start is None else hash_weights(start),
+        )
+        state_folder = StateFolder(states, training_id)
     run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
         run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
@@ -162,6 +180,11 @@ class _Training:
             raise NetworkError(
                 f"Building the network failed for {self._label}: two calls of the function returned the same module, "
                 "so training would not start from new weights. Build a new network in each call."
+            )
+        if not any(parameter.requires_grad for parameter in self._network.parameters()):
+            raise NetworkError(
+                f"Checking the network failed for {self._label}: it has no parameters that can be trained. Return a "
+                "network with parameters."
             )
         batch = next(iter(self._data.batches(self._recipe.batch_size, self._seed, 0)))
         pixels = to_device(batch.pixels[:_N_CHECKED_IMAGES], self._device).float() / 255
@@ -244,7 +267,17 @@ class _Training:
         labels = to_device(batch.labels, self._device)
         self._network.train()
         random_starts = RandomStarts(self._seed, epoch, batch.ids)
-        loss, logits = step_loss(self._network, self._logits, pixels, labels, self._recipe.adversarial, random_starts)
+        try:
+            loss, logits = step_loss(
+                self._network, self._logits, pixels, labels, self._recipe.adversarial, random_starts
+            )
+        except ValueError as error:
+            if len(batch.ids) > 1:
+                raise
+            raise EvaluationError(
+                f"Training failed for {self._label}: the last batch of an epoch has only one image, which the "
+                f"network rejects ({one_line(error)}). Choose a batch size other than {self._recipe.batch_size}."
+            ) from error
         self._optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
@@ -343,6 +376,13 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
         weight_decay=recipe.weight_decay,
         nesterov=recipe.nesterov,
     )
+
+
+def _check_device(device: str, precision: Precision) -> None:
+    available = available_device(device)
+    if precision == "bf16":
+        raise ConfigError("Training failed for precision bf16: only fp32 and tf32 are supported. Choose one of these.")
+    check_device(available, precision)
 
 
 @contextmanager

@@ -57,12 +57,13 @@ class TrainingState:
 class StateFolder:
     """Folder with the last state of one training run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, training_id: str) -> None:
         self._folder = folder
+        self._training_id = training_id
 
     def save(self, state: TrainingState) -> None:
         """Save a state, and delete all others."""
-        raw = _encode(state)
+        raw = _encode(state, self._training_id)
         name = f"step-{state.step:09d}-{hashlib.sha256(raw).hexdigest()[:16]}.safetensors"
         with new_file(self._folder, name) as new_state:
             new_state.stream.write(raw)
@@ -76,7 +77,7 @@ class StateFolder:
         Damaged states, and incomplete files of killed processes, are deleted.
 
         Raises:
-            StorageError: a state cannot be read at the moment.
+            StorageError: a state belongs to another training run, or cannot be read at the moment.
 
         Warns:
             RobustWarning: a state was damaged.
@@ -97,7 +98,7 @@ class StateFolder:
                     "and the file server, and run the same command again."
                 ) from error
             if hashlib.sha256(raw).hexdigest().startswith(digest):
-                return _decode(raw)
+                return self._decode(raw, path)
             path.unlink(missing_ok=True)
             warnings.warn(
                 f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
@@ -112,6 +113,26 @@ class StateFolder:
         states = (path for path in self._folder.glob("step-*") if _FILE_NAME.fullmatch(path.name))
         return sorted(states, reverse=True)
 
+    def _decode(self, raw: bytes, path: Path) -> TrainingState:
+        from safetensors.torch import load
+
+        header_size = int.from_bytes(raw[:8], "little")
+        fields = json.loads(json.loads(raw[8 : 8 + header_size])["__metadata__"]["training"])
+        training_id = fields.get("training_id", "unnamed")
+        if training_id != self._training_id:
+            raise StorageError(
+                f"Reading the state of a training run failed for {path}: it belongs to another training run "
+                f"({training_id[:16]}…, not {self._training_id[:16]}…). Choose another folder, or delete this one."
+            )
+        tensors = load(raw)
+        return TrainingState(
+            step=fields["step"],
+            network=_select_prefix(tensors, "network/"),
+            momentum=_select_prefix(tensors, "momentum/"),
+            history=tuple(EpochRecord(**record) for record in fields["history"]),
+            sums=tuple(fields["sums"]),
+        )
+
 
 def _parse_name(path: Path) -> tuple[int, str]:
     """Return the number of steps, and the first hex digits of the hash, from a file's name."""
@@ -119,30 +140,15 @@ def _parse_name(path: Path) -> tuple[int, str]:
     return int(step), digest
 
 
-def _encode(state: TrainingState) -> bytes:
+def _encode(state: TrainingState, training_id: str) -> bytes:
     from safetensors.torch import save
 
     history = [asdict(record) for record in state.history]
-    fields = canonical_json({"step": state.step, "history": history, "sums": state.sums})
+    fields = canonical_json({"training_id": training_id, "step": state.step, "history": history, "sums": state.sums})
     tensors = {f"network/{name}": tensor for name, tensor in state.network.items()}
     tensors |= {f"momentum/{name}": tensor for name, tensor in state.momentum.items()}
     raw: bytes = save(tensors, metadata={"training": fields})
     return raw
-
-
-def _decode(raw: bytes) -> TrainingState:
-    from safetensors.torch import load
-
-    header_size = int.from_bytes(raw[:8], "little")
-    fields = json.loads(json.loads(raw[8 : 8 + header_size])["__metadata__"]["training"])
-    tensors = load(raw)
-    return TrainingState(
-        step=fields["step"],
-        network=_select_prefix(tensors, "network/"),
-        momentum=_select_prefix(tensors, "momentum/"),
-        history=tuple(EpochRecord(**record) for record in fields["history"]),
-        sums=tuple(fields["sums"]),
-    )
 
 
 def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
