@@ -252,7 +252,7 @@ def test_export_rejects_datasets_with_different_epsilons(tmp_path):
     ("modules", "forbidden"),
     [
         ("robust201.dataset.export", {"torch", "ray", "pandas", "altair"}),
-        ("robust201.dataset.reader, robust201.figures.report", {"torch", "ray", "altair"}),
+        ("robust201.dataset.reader", {"torch", "ray", "altair"}),
     ],
 )
 def test_export_and_reader_do_not_import_heavy_libraries(modules, forbidden):

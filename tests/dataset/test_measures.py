@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.analysis.dataset_results import read_results
 from robust201.dataset.reader import Dataset
-from robust201.figures.report import write_report
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 
@@ -41,13 +39,6 @@ def test_measure_has_one_value_per_architecture(folder):
     assert frame["value"].dtype == "float64"
     assert dict(zip(frame["architecture"].astype(str), frame["value"], strict=True)) == values_by_id
     assert "jacobian" not in set(dataset.table["key"])
-
-
-def test_report_contains_a_table_of_measures(folder, tmp_path):
-    page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
-    assert "<th>Jacobian squared norm</th>" in page
-    (results,) = read_results(Dataset(folder))
-    assert [column[:2] for column in results.measures] == [("jacobian", name) for name in COLUMNS]
 
 
 def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):

@@ -13,7 +13,6 @@ from typing import Any, Final
 import torch
 
 from robust201.core.errors import ConfigError
-from robust201.core.memory import restore_gc_thresholds
 from robust201.core.precision import MAX_THREADS, Precision, check_precision
 
 # --- choice -----------------------------------------------------------------------------------------------------------
@@ -256,6 +255,8 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
         ConfigError: the precision is unknown, the number of threads is invalid, or an environment variable overrides
             the arithmetic.
     """
+    from robust201.core.memory import restore_gc_thresholds
+
     restore_gc_thresholds()
     check_precision(precision)
     _reject_overrides(precision)
