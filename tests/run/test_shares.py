@@ -1,5 +1,6 @@
 """Shares of a sweep are disjoint and complete, need a plan, and end with the bytes of one run."""
 
+import json
 import signal
 
 import pytest
@@ -12,6 +13,7 @@ from robust201.sweep.filters import Filters
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
 from robust201.sweep.shares import Share
+from robust201.sweep.sweep_record import result_fields
 from tests.support.runs import export_bytes, run_inline, run_share, save_plan
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
@@ -64,6 +66,28 @@ def test_share_of_a_filtered_plan_and_other_execution(config):
     faster = config.model_copy(update={"execution": config.execution.model_copy(update={"threads": 2})})
     tally = run_share(faster, Share(1, 1), Filters(keys=("fgsm",)))
     assert (tally.n_planned, tally.n_done) == (4, 4)
+
+
+def test_moved_files_and_another_batch_size_do_not_change_the_sweep(config, write_sweep, robust201):
+    save_plan(config)
+    datasets = {"digits": {"path": "moved", "corruptions": {"source": "generated", "path": "moved"}}}
+    changes = {"checkpoints": {"path": "moved"}, "datasets": datasets, "batch_size": 7}
+    sweep = write_sweep(keys=KEYS, **OPTIONS, **changes)
+    assert robust201("run", sweep, "--share", "1/1").code == 0
+    summary = json.loads(robust201("plan", sweep, "--json").out)
+    assert summary["evaluations_done"] == summary["evaluations"]
+
+
+def test_batch_size_of_the_reference_engine_and_paths_of_weights(make_sweep):
+    def fields_with(**changes):
+        return result_fields(make_sweep(keys={"fgsm": {}}, **changes))
+
+    assert fields_with(engine="reference", batch_size=4) != fields_with(engine="reference", batch_size=7)
+    weights = [
+        [{"path": folder, "recipe": "std"}, {"files": {"0": f"{folder}/0", "21": f"{folder}/21"}}] for folder in "ab"
+    ]
+    for section, moved in zip(*weights, strict=True):
+        assert fields_with(checkpoints=None, weights=section) == fields_with(checkpoints=None, weights=moved)
 
 
 def test_share_without_a_plan_and_share_of_another_sweep_are_rejected(config, make_sweep):

@@ -130,6 +130,9 @@ def test_start_weights_must_exist_intact_and_final(tmp_path: Path) -> None:
     is_missing = r"tuned seed 0.*#309 bright plain seed 0"
     with pytest.raises(CheckpointError, match=is_missing):
         run_trainings(tuned_config)
+    misspelt_start = TUNED_RECIPE | {"start": {"recipe": "tund", "dataset": "bright"}}
+    with pytest.raises(CheckpointError, match=r"Did you mean 'tuned'\?"):
+        run_trainings(make_training_config(tmp_path, recipes={"tuned": misspelt_start}))
     assert not (tmp_path / "store").exists()
     run_trainings(make_training_config(tmp_path))
     final_record = records_by_recipe_and_step(tuned_config)["plain", 6]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from robust201.cli import monitoring
 from robust201.cli.console_status import Display, describe_sweep
+from robust201.core.errors import InputError
 from robust201.run.processes import RunningPart
 from robust201.run.status import Failure, KeyProgress, Status
 from robust201.sweep.costs import KeyCost
@@ -92,6 +93,33 @@ def test_active_run_restarts_the_waiting_time(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(display, "update", lambda _status, inactive_seconds: shown.append(inactive_seconds))
     assert monitoring._watch(lambda: next(readings), display) == 3
     assert (shown[4:7], shown[-1]) == ([40.0, 0.0, 10.0], monitoring._PATIENCE_SECONDS)
+
+
+def test_watch_survives_three_failed_readings_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    display = Display(describe_sweep, Console(file=io.StringIO()))
+    missing, unreadable = InputError("no results"), OSError("stale file handle")
+
+    def watch(*readings: Status | Exception) -> int:
+        iterator = iter(readings)
+
+        def read() -> Status:
+            reading = next(iterator)
+            if isinstance(reading, Exception):
+                raise reading
+            return reading
+
+        return monitoring._watch(read, display)
+
+    assert watch(RUNNING, missing, unreadable, missing, RUNNING, *[unreadable] * 3, FINISHED) == 0
+    with pytest.raises(InputError):
+        watch(missing, FINISHED)
+    with pytest.raises(InputError):
+        watch(RUNNING, *[missing] * 4, FINISHED)
+
+
+def test_log_of_a_folder_without_results_is_an_error(robust201: RunCommand, tmp_path: Path) -> None:
+    assert str(tmp_path) in robust201("status", tmp_path, "--log", "21/digits/clean", "--watch").error_line(2)
 
 
 def test_log_shows_the_events_of_one_network_and_key(

@@ -146,6 +146,8 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, time: str | 
         ("--time", "tomorrow"),
         ("--time", "0"),
         ("--gpus-per-task", "a100"),
+        ("--extra", "partition=gpu"),
+        ("--extra", "--constraint=a\n#SBATCH --uid=0"),
     ],
 )
 def test_invalid_option_is_named_and_nothing_is_written(
@@ -227,3 +229,9 @@ def test_task_with_progress_is_requeued(write_program: WriteProgram, has_progres
 def test_process_without_a_task_is_an_error() -> None:
     with pytest.raises(ConfigError, match="--slurm-requeue"):
         ArrayTask.of({})
+
+
+@pytest.mark.parametrize("text", ["soon", "nan", "-5", "0", "inf"])
+def test_invalid_draining_time_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigError, match=DRAIN_VARIABLE):
+        ArrayTask.of(ENVIRONMENT | {DRAIN_VARIABLE: text})

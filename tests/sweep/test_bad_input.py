@@ -43,6 +43,7 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"execution": {"executor": "rai"}}, "'rai'"),
         ({"architectures": [INVALID_CELL]}, "'skip_conect'"),
         ({"architectures": "evaluted"}, "'evaluted'"),
+        ({"architectures": "0-10"}, "a list such as [0, 21, 100-199]"),
         (digits_fields(corruptions={"source": "generated", "forst": "x"}), "forst'"),
         # types
         ({"architectures": ["conv"]}, "'conv'"),

@@ -32,6 +32,13 @@ INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"recipes": make_recipes(on=[])}, "recipes.plain.on: "),
     ({"recipes": make_recipes(data={"mixture": {"robust": "brite", "alpha": 0.5}})}, "plain.data: "),
     ({"recipes": make_recipes(start={"recipe": "plain", "dataset": "bright"})}, "cycle"),
+    (
+        {
+            "datasets": {"bright": {"path": "x", "classes": 2, "image_size": 8}, "digits": {}},
+            "recipes": make_recipes(on=["digits"], start={"recipe": "stored", "dataset": "bright"}),
+        },
+        "recipes.plain.start: bright has 2 classes, but digits has 10",
+    ),
     ({"trains_on_bright": False}, "at least one dataset to train on"),
     ({"seeds": [1, 1]}, "distinct"),
     ({"seeds": [-1]}, "at least 0"),

@@ -151,5 +151,6 @@ def _check_form(batch: Perturbed, name: str, request: Request) -> None:
 
 def _bug(name: str, expected: str, got: str, advice: str = "") -> PerturbationError:
     return PerturbationError(
-        f"Perturbing failed for {name}: expected {expected}, got {got}. This is a bug in the attack{advice}."
+        f"Perturbing failed for {name}: expected {expected}, got {got}. This is a bug in the attack{advice}. "
+        "Correct or remove the attack."
     )

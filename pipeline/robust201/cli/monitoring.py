@@ -17,6 +17,8 @@ from robust201.core.errors import ConfigError, EvaluationError, InputError, Robu
 _SECONDS_BETWEEN_REFRESHES = 10.0
 _PATIENCE_SECONDS = 15 * 60.0
 """How long `--watch` waits without an active worker."""
+_MAX_FAILED_READINGS = 3
+"""Maximum number of consecutive readings that may fail: a restarting file server can show empty folders for a while."""
 
 
 def status(
@@ -35,7 +37,7 @@ def status(
             metavar="NAME",
             help="Only print the events of all workers about one network and key, in chronological order: "
             "ARCHITECTURE/DATASET/KEY, such as 21/cifar10/pgd (append /WEIGHTS if there are several), or a unit ID or "
-            "its prefix.",
+            "its first 6 or more characters.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -90,8 +92,9 @@ def _watch(read_status: Callable[[], Any], display: Display) -> int:
     last_activity = time.monotonic()
     try:
         with display.showing():
+            current_status = read_status()
             while True:
-                current_status, now = read_status(), time.monotonic()
+                now = time.monotonic()
                 last_activity = now if current_status.running else last_activity
                 display.update(current_status, now - last_activity)
                 if current_status.complete:
@@ -99,6 +102,7 @@ def _watch(read_status: Callable[[], Any], display: Display) -> int:
                 if now - last_activity >= _PATIENCE_SECONDS:
                     break
                 time.sleep(_SECONDS_BETWEEN_REFRESHES)
+                current_status = _read_patiently(read_status)
     except KeyboardInterrupt:
         return 0 if display.is_complete else EvaluationError.exit_code
     console.say(
@@ -107,10 +111,23 @@ def _watch(read_status: Callable[[], Any], display: Display) -> int:
     return EvaluationError.exit_code
 
 
+def _read_patiently(read_status: Callable[[], Any]) -> Any:
+    for _ in range(_MAX_FAILED_READINGS):
+        try:
+            return read_status()
+        except (InputError, OSError):
+            time.sleep(_SECONDS_BETWEEN_REFRESHES)
+    return read_status()
+
+
 def _show_log(results: Path, name: str, *, watch: bool, as_json: bool) -> None:
     """Print the events about a network and key."""
     from robust201.run.logs import follow_log, read_log
+    from robust201.store.events import event_files
+    from robust201.store.folder import ResultsFolder
 
+    if watch and not event_files(results):
+        ResultsFolder.open(results)  # events of a results folder may follow; another path is an error
     events = follow_log(results, name, every=1.0) if watch else read_log(results, name)
     if not events:
         raise InputError(

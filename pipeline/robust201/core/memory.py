@@ -36,20 +36,6 @@ def restore_gc_thresholds() -> None:
         gc.set_threshold(*_DEFAULT_THRESHOLDS)
 
 
-def give_back_freed_memory() -> None:
-    """Return memory cached by Arrow and glibc to the operating system.
-
-    Arrow's allocator (mimalloc) never shrinks on its own, and can keep several times the memory that reading row groups
-    needs. glibc keeps freed blocks below the last block in use. Both assume that the program will soon need them again.
-    """
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-    malloc_trim = _glibc_function("malloc_trim")
-    if malloc_trim is not None:
-        malloc_trim(0)
-
-
 @cache
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 1 GiB of freed memory in this process instead of returning it to the operating system.

@@ -4,7 +4,7 @@ A file is identified by its hash and executed in workers. Its failures are repor
 """
 
 import hashlib
-import importlib
+import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -158,6 +158,7 @@ def _execute(path: Path, source: bytes, module_name: str, display_path: str) -> 
     """Execute a user's file as a new module; `display_path` is its path in errors."""
     module = ModuleType(module_name)
     module.__file__ = str(path)
+    module.__spec__ = importlib.machinery.ModuleSpec(module_name, None, origin=str(path))
     sys.modules[module_name] = module
     try:
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user allowed it

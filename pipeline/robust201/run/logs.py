@@ -7,12 +7,15 @@ from pathlib import Path
 
 from robust201.store.events import Event, event_files, read_events
 
+_MIN_ID_CHARACTERS = 6
+"""Minimum length of the beginning of a unit's id; a shorter word, such as ``0``, is an architecture."""
+
 
 def read_log(results: Path, name: str) -> list[Event]:
     """Return the events about a network and key with the name of their process, sorted by the times of their hosts.
 
     `name` consists of words in the labels of parts, such as ``21/cifar10/pgd`` or ``resnet18/cifar10/pgd/random-s0``,
-    or is the beginning of a unit's id.
+    or is the beginning of a unit's id (at least 6 characters).
     """
     words = name.replace("#", "").replace("/", " ").split()
     events = [
@@ -26,7 +29,8 @@ def read_log(results: Path, name: str) -> list[Event]:
 
 def _is_about(event: Event, words: list[str]) -> bool:
     label = str(event.get("part", "")).replace("#", "").split()
-    if len(words) == 1 and str(event.get("unit", "")).startswith(words[0]):
+    is_id = len(words) == 1 and len(words[0]) >= _MIN_ID_CHARACTERS
+    if is_id and str(event.get("unit", "")).startswith(words[0]):
         return True
     return bool(words) and label[:1] == words[:1] and set(words) <= set(label)
 

@@ -1,5 +1,6 @@
 """The task of a Slurm job array that runs in this process: its time limit, and how it is requeued."""
 
+import math
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class ArrayTask:
         """Read the task of this process.
 
         Raises:
-            ConfigError: the process is not a task of an array.
+            ConfigError: the process is not a task of an array, or `DRAIN_VARIABLE` is not a time.
         """
         try:
             job, index = environment["SLURM_ARRAY_JOB_ID"], environment["SLURM_ARRAY_TASK_ID"]
@@ -35,8 +36,7 @@ class ArrayTask:
                 "Reading the command line failed for --slurm-requeue: expected a task of a Slurm job array, got a "
                 f"process without {error.args[0]}. Remove --slurm-requeue."
             ) from error
-        seconds = environment.get(DRAIN_VARIABLE)
-        return cls(job, index, None if seconds is None else float(seconds))
+        return cls(job, index, _read_seconds(environment.get(DRAIN_VARIABLE)))
 
     def limit(self, execution: ExecutionSection) -> ExecutionSection:
         """Return the section for a run on this machine alone, which drains within the task's time."""
@@ -55,6 +55,21 @@ class ArrayTask:
             call_slurm("scontrol", "requeue", task, seconds=_REQUEUE_TIMEOUT_SECONDS)
         except InputError as error:
             say(f"{error} The task ends here; submit again to continue.")
+
+
+def _read_seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ConfigError(
+            f"Reading the environment failed for {DRAIN_VARIABLE}: expected seconds above 0, got {text!r}. Correct "
+            "the variable, or unset it."
+        )
+    return seconds
 
 
 def call_slurm(*command: str, seconds: float, advice: str = "Is this a machine of the cluster?") -> str:

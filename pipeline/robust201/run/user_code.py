@@ -57,7 +57,8 @@ def _check_arguments(function: Callable[..., Any], label: str, n_arguments: int,
         try:
             signature.bind(*range(n_arguments), **parameters)
         except TypeError as error:
+            problem = one_line(error).removeprefix("got ")
             raise ConfigError(
                 f"Loading {label} failed: expected a function that can be called with {n_arguments} arguments and the "
-                f"YAML's `parameters`, got {one_line(error)}. Correct the names in the YAML or the function."
+                f"YAML's `parameters`, got {problem}. Correct the names in the YAML or the function."
             ) from error

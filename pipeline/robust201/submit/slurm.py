@@ -60,6 +60,9 @@ class ArrayOptions:
     def __post_init__(self) -> None:
         if self.gpus_per_task and not re.fullmatch(r"(?:[A-Za-z][\w.-]*:)?\d{1,4}", self.gpus_per_task, re.ASCII):
             raise _option_error("--gpus-per-task", "NUMBER or TYPE:NUMBER, such as a100:1", self.gpus_per_task)
+        for option in self.extra:
+            if not option.startswith("-") or not option.isprintable():
+                raise _option_error("--extra", "one option of sbatch, such as --partition=gpu", option)
         if self.time is not None:
             parse_time_limit(self.time)
 

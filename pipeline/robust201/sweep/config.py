@@ -417,7 +417,19 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
     return spec
 
 
-ArchitectureNames = Literal["evaluated"] | tuple[int | str, ...]
+def _check_architectures(value: object) -> object:
+    if isinstance(value, str | int) and value != "evaluated":
+        suggestion = did_you_mean(value, ["evaluated"]) if isinstance(value, str) and value.isalpha() else ""
+        raise ValueError(
+            f"expected `evaluated` or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
+        )
+    return value
+
+
+ArchitectureNames = Annotated[
+    Literal["evaluated"] | tuple[int | str, ...],
+    BeforeValidator(_check_architectures),
+]
 SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 

@@ -50,14 +50,19 @@ class Inputs:
                     "with both splits, got a file, which contains only one split. Set `path` to a folder, or set "
                     "`split: test` for the measures."
                 )
-            images = load_images(
-                spec,
-                form=section.form,
-                path=section.path,
-                split=selection.split,
-                count=selection.count,
-                seed=selection.seed,
-            )
+            try:
+                images = load_images(
+                    spec,
+                    form=section.form,
+                    path=section.path,
+                    split=selection.split,
+                    count=selection.count,
+                    seed=selection.seed,
+                )
+            except DatasetError as error:
+                if selection.split == "test":
+                    raise
+                raise DatasetError(f"{error} Or set `split: test` for the measures.") from error
             if selection.file is not None:
                 images = select_file(images, Path(selection.file))
             self._images[dataset, own_selection] = images

@@ -86,6 +86,20 @@ def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
     }
 
 
+_EXCLUDED_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("name", "results", "shards", "execution"), True),
+    "checkpoints": {"path"},
+    "weights": {"path", "files"},
+    "datasets": {"__all__": {"path": True, "corruptions": {"path", "frost_path"}}},
+}
+"""Fields that do not affect results, and paths, which change when files are moved."""
+
+
 def result_fields(config: SweepConfig) -> dict[str, Any]:
-    """Return the fields of a sweep that may affect results."""
-    return config.model_dump(mode="json", exclude={"name", "results", "shards", "execution"})
+    """Return the fields of a sweep that may affect results, without paths."""
+    fields: dict[str, Any] = config.model_dump(mode="json", exclude=_EXCLUDED_FIELDS)
+    has_custom_tasks = any(isinstance(parameters, UserTaskParameters) for parameters in config.parameters.values())
+    if config.engine != "reference" and not has_custom_tasks:
+        # The batch size affects the random numbers of reference libraries and custom tasks, and no other results.
+        del fields["batch_size"]
+    return fields

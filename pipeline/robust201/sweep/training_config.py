@@ -130,8 +130,20 @@ class TrainingConfig(BaseConfig):
                             f"recipes.{name}.data: expected names in `datasets`, got {dataset!r}."
                             f"{did_you_mean(dataset, self.datasets)}"
                         )
+                self._check_start_classes(name, target)
                 self._check_start_cycle(name, target)
         return self
+
+    def _check_start_classes(self, recipe: str, dataset: str) -> None:
+        start = self.recipes[recipe].start
+        if start is None or start.dataset not in self.datasets:
+            return
+        n_classes, n_start_classes = (self.dataset_spec(name).n_classes for name in (dataset, start.dataset))
+        if n_start_classes != n_classes:
+            raise ValueError(
+                f"recipes.{recipe}.start: {start.dataset} has {n_start_classes} classes, but {dataset} has {n_classes}"
+                ". Choose another start, or restrict the recipe to other datasets with `on`."
+            )
 
     def _check_start_cycle(self, recipe: str, dataset: str) -> None:
         visited: list[tuple[str, str]] = []

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from robust201.core.errors import CheckpointError, ConfigError
+from robust201.core.errors import CheckpointError, ConfigError, did_you_mean
 from robust201.networks.space import Space
 from robust201.sweep.protocol import list_differences
 from robust201.sweep.training_config import Training, TrainingConfig
@@ -209,18 +209,19 @@ class TrainingPlanner:
             if not planned.is_done and predecessor in requested:
                 return None, True
             records = [record for record in records if planned.is_done and record.steps_done == planned.steps[-1]]
+        suggestion = "" if predecessor.recipe in recipes else did_you_mean(predecessor.recipe, recipes)
         if not records:
             raise CheckpointError(
                 f"Planning training runs failed for {training.label}: it starts from the final weights of "
                 f"{predecessor.label}, which are not in {self._store.root}. Train {predecessor.label} first, or add "
-                "its recipe, dataset and seed to this YAML."
+                f"its recipe, dataset and seed to this YAML.{suggestion}"
             )
         last_record = max(records, key=lambda record: (record.epochs, record.steps or 0))
         if last_record.is_final is False:
             raise CheckpointError(
                 f"Planning training runs failed for {training.label}: it starts from the final weights of "
                 f"{predecessor.label}, but {self._store.root} has only its snapshots up to step "
-                f"{last_record.steps_done}. Finish the training of {predecessor.label} first."
+                f"{last_record.steps_done}. Finish the training of {predecessor.label} first.{suggestion}"
             )
         self._store.check(last_record)
         return last_record, False
