@@ -104,7 +104,7 @@ def _reject_users_files(path: Path, target: Path) -> None:
         for name, file in names.items()
         if name != CHECKSUM_FILE and not (name in listed and file.is_file() and listed[name] == sha256_of(file))
     ]
-    if own := own if listed or not target.exists() else sorted(os.listdir(target)):
+    if own := own if listed or not target.exists() else sorted(entry.name for entry in target.iterdir()):
         raise InputError(
             f"Exporting failed for {path}: the folder contains files that no export wrote, such as {own[0]}, which "
             "would be replaced. Move them, or choose a new folder."
