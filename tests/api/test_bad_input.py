@@ -227,7 +227,7 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
     fgsm, pgd = (frame.table[frame.table["key"] == key]["accuracy"].to_numpy() for key in keys)
     assert (pgd > fgsm).all()
     (message,) = (str(warning.message) for warning in caught_warnings)
-    assert f": {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in message
+    assert f": {pgd[0]:.4f} against {fgsm[0]:.4f}; one step should not beat many" in message
     assert "1 more such sign. See docs/trust.md." in message
 
 

@@ -113,6 +113,16 @@ def test_export_that_cannot_be_moved_keeps_earlier_export(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("name", [".git/config", "notes.txt"])
+def test_folder_with_own_files_is_not_replaced(tmp_path: Path, name: str) -> None:
+    own_file = tmp_path / "out" / name
+    own_file.parent.mkdir(parents=True)
+    own_file.write_text("mine")
+    with pytest.raises(InputError, match="files that no export wrote"):
+        export(tmp_path / "out", PLAN)
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [own_file]
+
+
 def test_only_copy_of_an_export_is_never_deleted(tmp_path: Path) -> None:
     out, earlier = tmp_path / "out", tmp_path / ".out.old"
     export(out, PLAN)

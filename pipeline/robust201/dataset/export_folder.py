@@ -161,10 +161,13 @@ class ExportFolder:
 
 def _replace(target: Path, staging: Path) -> None:
     (staging / LOCK_FILE).unlink()
-    if target.exists():
-        target.rename(_earlier(target))
     try:
+        if target.exists():
+            target.rename(_earlier(target))
         staging.rename(target)
+    except OSError:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
     finally:
         _complete_replacement(target)
     fsync_folder(target.parent)
