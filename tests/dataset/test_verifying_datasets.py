@@ -90,7 +90,7 @@ def replace_null(values: Any) -> Any:
 def test_verify_dataset_accepts_variants_of_the_published_files(
     tmp_path: Path, measurement: str, edit: Callable[[Any], Any]
 ) -> None:
-    # The paper does not say whether `cm` contains counts or fractions, nor how a mean over no images is written.
+    # In published files, `cm` may contain counts or fractions, and a mean over no images may be null or 0.
     dataset = write_published(tmp_path)
     for path in dataset.glob(f"*/*_{measurement}.json"):
         edit_values(path, edit)

@@ -144,6 +144,13 @@ def test_finalise_rejects_non_finite_logits(logit):
         accumulator.finalise()
 
 
+def test_finalise_rejects_missing_images():
+    accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 3)
+    accumulator.update(torch.arange(2), torch.zeros(2, 2), torch.tensor([0, 1]))
+    with pytest.raises(EvaluationError, match="expected 3 images, got 2"):
+        accumulator.finalise()
+
+
 def _example_values():
     generator = torch.Generator().manual_seed(5)
     return measure(torch.randn((30, 3), generator=generator), torch.arange(30) % 2)

@@ -107,7 +107,7 @@ class Accumulator:
         """Return the measurements on the CPU, by column.
 
         Raises:
-            EvaluationError: logits were not finite.
+            EvaluationError: logits were not finite, or images are missing or were added twice.
         """
         from robust201.networks.watch import NOT_FINITE_ADVICE, name_images
 
@@ -120,6 +120,12 @@ class Accumulator:
                 f"of {self.n_images} images ({name_images(numbers.tolist())}). {NOT_FINITE_ADVICE}"
             )
         totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
+        n_added = int(count_matrix(totals).sum())
+        if n_added != self.n_images:
+            raise EvaluationError(
+                f"Measuring failed for {self.name}: expected {self.n_images} images, got {n_added}. "
+                "This is a bug in the evaluation."
+            )
         return _finalise(totals, {name: COLUMNS[name].dtype_for(self._n_classes) for name in self._columns})
 
 
