@@ -1,7 +1,7 @@
 """The driver of a run: counts outcomes and drains, while an executor distributes the parts to workers.
 
-Each executor is a module ``executor_NAME.py`` of this folder, where NAME is the value of `execution.executor` in a YAML.
-Its function ``execute(run, events, drain)`` takes parts from the queue of the run and finishes them, until the queue is
+Each executor is a module ``executor_NAME.py`` of this folder; NAME is the value of `execution.executor` in a YAML. Its
+function ``execute(run, events, drain)`` takes parts from the queue of the run and finishes them, until the queue is
 empty, or until draining is requested and the parts in progress have ended.
 """
 
