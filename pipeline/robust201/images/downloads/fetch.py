@@ -1,5 +1,6 @@
 """Download an entry of the registry to the data folder and verify it; error messages explain the manual alternative."""
 
+import errno
 import tarfile
 import tempfile
 import zlib
@@ -42,9 +43,19 @@ def fetch(name: str, folder: Path, *, progress: Any = None) -> Path:
         temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=folder)
         with temporary_folder as scratch:
             archive = user_file if user_file.exists() else _download(entry, Path(scratch), folder, progress)
-            _unpack(archive, Path(scratch) / "unpacked", entry).replace(target)
+            _move(_unpack(archive, Path(scratch) / "unpacked", entry), target, entry)
             fsync_folder(folder)
     return target
+
+
+def _move(unpacked: Path, target: Path, entry: Download) -> None:
+    """Move the unpacked folder to its place, or verify the folder that another process has put there meanwhile."""
+    try:
+        unpacked.replace(target)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+        _verify_folder(target, entry)
 
 
 def _verify_folder(target: Path, entry: Download) -> None:
