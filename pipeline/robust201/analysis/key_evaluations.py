@@ -28,7 +28,6 @@ from robust201.networks.device import free_cached_memory, is_out_of_memory
 from robust201.networks.network_check import check_again
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import Task
-from robust201.tasks.attacks import Standard
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.parameters import Parameters
 
@@ -66,27 +65,12 @@ class Run:
         if not isinstance(self.options.progress, bool):
             self.options.progress(self.shown.n_evaluations_done, self.shown.n_evaluations)
 
-    def estimate(self, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> None:
-        """Estimate the passes of each key that is not saved, for the display of the time left."""
-        n_images = len(self.images)
-        self.shown.costs = {
-            task.key: n_images * len(missing) * parameters.n_passes(self.images.n_classes)
-            for task, parameters in keys
-            if (missing := _missing_strengths(parameters, saved.get(task.key)))
-        }
-        self.shown.stage_costs = {
-            task.key: parameters.stage_passes(self.images.n_classes)
-            for task, parameters in keys
-            if isinstance(parameters, Standard)
-        }
-        self.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
-
 
 def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mapping[str, KeyResults]) -> Evaluation:
     """Evaluate all images under all keys, except where results are saved, and return the results with warnings."""
     results: dict[str, KeyResults] = {}
     notices = [*empty.notices]
-    run.estimate(keys, saved)
+    run.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
     kinds = {task.kind for task, _ in keys}
     if kinds - {"measure"} and "clean" not in kinds:
         is_correct = _logits_of(run.context, run.images).argmax(dim=1).numpy() == run.images.labels
@@ -199,7 +183,6 @@ def _evaluate_key(
                 measurements,
                 provenance={},
                 on_stage=run.shown.begin_stage,
-                on_passes=run.shown.add_passes,
             ):
                 remaining = tuple(strength for strength in remaining if strength != result.strength)
                 yield result
