@@ -1,4 +1,4 @@
-"""Names of accuracies, by which commands select them, and names of measures.
+"""Names by which commands select accuracies, and names of measures.
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
@@ -108,5 +108,5 @@ def _is_named(name: str, key: str, strength: float) -> bool:
     try:
         named_strength = parse_strength(text, None if task is None else task.constraint)
     except ValueError:
-        return name == evaluation_name(key, strength)  # strength 0 in published files, which is no epsilon
+        return name == evaluation_name(key, strength)  # published files may have strength 0, which is not an epsilon
     return (paper_key(named_key), named_strength) == (key, strength)

@@ -1,4 +1,4 @@
-"""What an export reads from a results folder: facts about the sweep, and the results of its units."""
+"""Input of an export, read from a results folder: facts about the sweep, and the results of its units."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class StoredRows:
 
 
 def read_facts(plan: Plan) -> SweepFacts:
-    """Return what an export says about a plan's sweep."""
+    """Return the facts about a plan's sweep that an export contains."""
     config = plan.config
     specs = {dataset: config.dataset_spec(dataset) for dataset in config.datasets}
     networks = [network for facts in plan.facts.datasets.values() for network in facts.networks]
@@ -55,7 +55,7 @@ def read_facts(plan: Plan) -> SweepFacts:
         tasks={key: task for key, task in config.tasks.items() if config.parameters[key].images_file is None},
         measurements=config.measurements,
         n_classes={dataset: spec.n_classes for dataset, spec in specs.items()},
-        weights={one.name: one for one in weights} if config.has_several_weights else {},
+        weights={entry.name: entry for entry in weights} if config.has_several_weights else {},
         n_test={dataset: spec.n_test for dataset, spec in specs.items() if spec.n_test != UNKNOWN_COUNT},
         recorded_accuracies=plan.facts.recorded_accuracies,
     )
@@ -89,7 +89,7 @@ def _make_group(plan: Plan, folder: ResultsFolder, names: Names, state: KeyState
         for row in state.complete.tolist()
     ]
     unknown = {*key.networks_without_weights()}  # their weights may have this name
-    networks = [index for index, one in enumerate(key.networks) if weights in (None, one.name) or index in unknown]
+    networks = [row for row, network in enumerate(key.networks) if weights in (None, network.name) or row in unknown]
     networks.sort(key=lambda index: key.networks[index].architecture)
     measurements = key.task.columns or plan.config.measurements
     return Group(
