@@ -1,15 +1,20 @@
-"""The listing of a dataset's files, which makes it possible to detect missing, truncated and changed files.
+"""Files of an export, written atomically and hashed, and their listing.
 
-`SHA256SUMS` contains the SHA-256 of every file of an export. Folders without it, such as the published dataset, cannot
-be checked.
+`SHA256SUMS` contains the SHA-256 of every file of an export, so that missing, truncated and changed files are found.
+Folders without it, such as the published dataset, cannot be checked.
 """
 
+import hashlib
+import io
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import sha256_of
+from robust201.core.files import atomic_write, sha256_of
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing for ``sha256sum -c``.
@@ -71,3 +76,44 @@ def check_listing(folder: Path, digests: Mapping[str, str]) -> Iterator[str]:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except OSError as error:
             yield f"Verifying failed for {path}: expected a file, got none that can be read ({error}). {REEXPORT}"
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A complete file of an export, whose name is relative to the export's folder."""
+
+    name: str
+    sha256: str
+    n_bytes: int
+
+
+class HashingStream(io.RawIOBase):
+    """A write-only binary stream that counts and hashes its bytes; closing it does not close the underlying stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self._n_bytes = 0
+
+    def write(self, data: Any, /) -> int:
+        self._digest.update(data)
+        self._n_bytes += len(data)
+        return self._stream.write(data)
+
+    def tell(self) -> int:
+        return self._n_bytes
+
+    def writable(self) -> bool:
+        return True
+
+    def written(self, name: str) -> WrittenFile:
+        """Return the file that the bytes so far make."""
+        return WrittenFile(name, self._digest.hexdigest(), self._n_bytes)
+
+
+@contextmanager
+def open_hashed(path: Path) -> Iterator[tuple[BinaryIO, HashingStream]]:
+    """Open a file that appears under its name when the block ends without an error; yield its stream in two types."""
+    with atomic_write(path) as stream:
+        hashing = HashingStream(stream)
+        yield cast(BinaryIO, hashing), hashing

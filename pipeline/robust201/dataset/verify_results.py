@@ -11,9 +11,7 @@ import pandas as pd
 from robust201.core.errors import IncompleteError, InputError, StorageError
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.diff import read_numbers
-from robust201.dataset.export import exported_plan, write_dataset
-from robust201.dataset.export_source import read_facts, read_groups
-from robust201.dataset.image_table import evaluated_images
+from robust201.dataset.export import export_results
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import IMAGES_FOLDER, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.listing import REEXPORT, check_listing, read_listing
@@ -166,9 +164,7 @@ def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     try:
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
             options, new = _read_export_options(out, digests), Path(temporary) / "export"
-            plan = exported_plan(plan, options["outcomes"])
-            groups = read_groups(plan, folder, options.pop("weights"))
-            write_dataset(read_facts(plan), groups, new, lambda dataset: evaluated_images(plan, dataset), **options)
+            export_results(plan, folder, new, **options)
             yield from _compare_exports(out, digests, new)
     except (OSError, IncompleteError, InputError, StorageError) as error:
         yield f"Verifying failed for {out}: {error}"
