@@ -272,7 +272,7 @@ def write_dataset(
         reports = []
         for report in write_files(keys, processes):
             reports.append(report)
-            folder.written |= {file.name: file for file in report.files}
+            folder.written |= report.files
             progress(sum(report.n_units for report in reports), n_units)
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))
@@ -286,7 +286,7 @@ def write_dataset(
         n_units=n_units,
         n_evaluations=sum(group.n_evaluations for group in export.exported),
         missing={(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths},
-        n_bytes=sum(file.n_bytes for file in folder.written.values()),
+        n_bytes=sum((out / name).stat().st_size for name in folder.written),
     )
 
 

@@ -22,7 +22,7 @@ from robust201.core.files import (
 )
 from robust201.core.records import canonical_json
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
-from robust201.dataset.listing import CHECKSUM_FILE, WrittenFile, listing_text, open_hashed, read_checksums
+from robust201.dataset.listing import CHECKSUM_FILE, listing_text, open_hashed, read_checksums
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
                 _empty(staging)
                 folder = ExportFolder(staging)
                 yield folder
-                folder.write(CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in folder.written.items()}))
+                folder.write(CHECKSUM_FILE, listing_text(folder.written))
                 _reject_other_content(path, sweep_record)
                 _replace(target, staging)
             except BaseException:
@@ -131,17 +131,17 @@ class ExportFolder:
 
     Attributes:
         staging: the folder to which files are written.
-        written: the complete files, by name.
+        written: SHA-256 of the complete files, by name.
     """
 
     def __init__(self, staging: Path) -> None:
         self.staging = staging
-        self.written: dict[str, WrittenFile] = {}
+        self.written: dict[str, str] = {}
 
     def write(self, name: str, content: str | bytes) -> None:
-        with open_hashed(self.staging / name) as (stream, hashing):
-            stream.write(content.encode() if isinstance(content, str) else content)
-        self.written[name] = hashing.written(name)
+        with open_hashed(self.staging / name) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        self.written[name] = file.sha256
 
 
 def _replace(target: Path, staging: Path) -> None:

@@ -12,14 +12,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from robust201.core.errors import StorageError
 from robust201.core.records import Unit
 from robust201.dataset.layout import parquet_name
-from robust201.dataset.listing import WrittenFile, open_hashed
+from robust201.dataset.listing import HashedFile, open_hashed
 from robust201.dataset.number_text import array_text, array_texts
 from robust201.dataset.parquet_writer import KeyFormat, ParquetWriter
 from robust201.dataset.published_layout import ParquetColumn
@@ -46,14 +45,14 @@ class KeyReport:
     Attributes:
         form: format of the key's files.
         n_units: number of units.
-        files: the files.
+        files: SHA-256 of the files, by name.
         columns: columns of the Parquet file; empty if there is none.
         provenances: distinct provenances of the results.
     """
 
     form: KeyFormat
     n_units: int
-    files: tuple[WrittenFile, ...]
+    files: Mapping[str, str]
     columns: Mapping[str, ParquetColumn]
     provenances: tuple[Mapping[str, str], ...]
 
@@ -99,10 +98,10 @@ class KeyFiles:
         with ExitStack() as stack:
             opened = {name: stack.enter_context(open_hashed(self.folder / name)) for name in self.names}
             writers: list[_JsonWriter | ParquetWriter] = [
-                _JsonWriter(opened[name][0], form, measurement, self.round_to)
+                _JsonWriter(opened[name], form, measurement, self.round_to)
                 for measurement, name in self.json_names.items()
             ]
-            parquet = ParquetWriter(opened[self.names[-1]][0], form) if "parquet" in self.formats else None
+            parquet = ParquetWriter(opened[self.names[-1]], form) if "parquet" in self.formats else None
             writers += [parquet] if parquet else []
             for batch in iter_batches(self.rows, ROW_GROUP_BYTES if parquet else JSON_BYTES):
                 n_units += len(batch.units)
@@ -110,7 +109,7 @@ class KeyFiles:
                     writer.add(batch)
             for writer in writers:
                 writer.close()
-            files = tuple(hashing.written(name) for name, (_, hashing) in opened.items())
+            files = {name: file.sha256 for name, file in opened.items()}
         provenances = tuple(map(dict, self.rows.provenances))
         return KeyReport(form, n_units, files, parquet.columns if parquet else {}, provenances)
 
@@ -118,7 +117,7 @@ class KeyFiles:
 class _JsonWriter:
     """Writes a JSON file with one measurement (see `dataset.export.write_dataset` for rounding)."""
 
-    def __init__(self, stream: BinaryIO, form: KeyFormat, measurement: str, round_to: int | None) -> None:
+    def __init__(self, stream: HashedFile, form: KeyFormat, measurement: str, round_to: int | None) -> None:
         self._stream, self._measurement, self._round_to = stream, measurement, round_to
         self._separator = b""
         names = form.dataset, form.key, measurement

@@ -9,9 +9,8 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import atomic_write, sha256_of
@@ -78,16 +77,7 @@ def check_listing(folder: Path, digests: Mapping[str, str]) -> Iterator[str]:
             yield f"Verifying failed for {path}: expected a file, got none that can be read ({error}). {REEXPORT}"
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """A complete file of an export, whose name is relative to the export's folder."""
-
-    name: str
-    sha256: str
-    n_bytes: int
-
-
-class HashingStream(io.RawIOBase):
+class HashedFile(io.RawIOBase):
     """A write-only binary stream that counts and hashes its bytes; closing it does not close the underlying stream."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -106,14 +96,14 @@ class HashingStream(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def written(self, name: str) -> WrittenFile:
-        """Return the file that the bytes so far make."""
-        return WrittenFile(name, self._digest.hexdigest(), self._n_bytes)
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes so far."""
+        return self._digest.hexdigest()
 
 
 @contextmanager
-def open_hashed(path: Path) -> Iterator[tuple[BinaryIO, HashingStream]]:
-    """Open a file that appears under its name when the block ends without an error; yield its stream in two types."""
+def open_hashed(path: Path) -> Iterator[HashedFile]:
+    """Open a file that appears under its name when the block ends without an error."""
     with atomic_write(path) as stream:
-        hashing = HashingStream(stream)
-        yield cast(BinaryIO, hashing), hashing
+        yield HashedFile(stream)

@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +66,7 @@ class KeyFormat:
 class ParquetWriter:
     """Writes a Parquet file, one row group per batch; its columns are known once it has the first batch."""
 
-    def __init__(self, stream: BinaryIO, form: KeyFormat) -> None:
+    def __init__(self, stream: io.RawIOBase, form: KeyFormat) -> None:
         self._stream, self._format = stream, form
         self._writer: pq.ParquetWriter | None = None
         self.columns: dict[str, ParquetColumn] = {}
