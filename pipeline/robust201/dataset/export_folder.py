@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import InputError, StorageError
+from robust201.core.errors import InputError, ResultsError, StorageError
 from robust201.core.files import (
     LOCK_FILE,
     fsync_folder,
@@ -22,7 +22,7 @@ from robust201.core.files import (
 )
 from robust201.core.records import canonical_json
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
-from robust201.dataset.listing import CHECKSUM_FILE, listing_text, open_hashed, read_checksums
+from robust201.dataset.listing import CHECKSUM_FILE, listing_text, open_hashed, read_listing
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def _reject_other_content(path: Path, sweep_record: Mapping[str, Any]) -> None:
         InputError: the folder has something else.
     """
     target, earlier = path.resolve(), _read_sweep(path)
-    listed = read_checksums(path) if earlier else {}
+    listed = read_listing(path) if earlier else {}
     for parent, _, names in os.walk(target):
         for file in (Path(parent, name) for name in names):
             name = file.relative_to(target).as_posix()
@@ -121,8 +121,8 @@ def _identify(sweep_record: Mapping[str, Any]) -> tuple[str, set[str]]:
 def _read_sweep(folder: Path) -> tuple[str, set[str]] | None:
     """Return the name and the protocols of an export's sweep; None if the folder has no export of this package."""
     try:
-        return _identify(load_json(folder / SWEEP_FILE)["sweep"]) if SWEEP_FILE in read_checksums(folder) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _identify(load_json(folder / SWEEP_FILE)["sweep"]) if SWEEP_FILE in read_listing(folder) else None
+    except (OSError, ResultsError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

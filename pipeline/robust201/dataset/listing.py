@@ -53,14 +53,6 @@ def read_listing(folder: Path) -> dict[str, str]:
     return digests
 
 
-def read_checksums(folder: Path) -> Mapping[str, str]:
-    """Return the SHA-256 of a folder's listed files by name, or an empty mapping if there is no valid listing."""
-    try:
-        return read_listing(folder)
-    except ResultsError:
-        return {}
-
-
 def listing_text(digests: Mapping[str, str]) -> str:
     """Return the content of a listing; names are relative to the folder."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))

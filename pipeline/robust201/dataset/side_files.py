@@ -8,7 +8,7 @@ from typing import Any
 
 from robust201 import __version__
 from robust201.core.errors import ConfigError
-from robust201.core.records import Unit, Weights, content_digest
+from robust201.core.records import Unit, content_digest
 from robust201.dataset.groups import Export, Group, KeyStyle, SweepFacts, spell_key, weights_names
 from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.published_layout import layout_of
@@ -101,15 +101,12 @@ def _sweep_text(export: Export) -> str:
         "sweep": {**facts.record} | {"protocols": [dict(payload) for payload in facts.record["protocols"]]},
         "evaluations": n_evaluations,
     }
-    if names:
-        payload["weights"] = {name: _describe_weights(facts.weights[name]) for name in names}
+    if names:  # a hash belongs to one architecture; weights.json has the hashes of all architectures
+        payload["weights"] = {
+            name: {field: value for field, value in facts.weights[name].to_payload().items() if field != "sha256"}
+            for name in names
+        }
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
-
-
-def _describe_weights(weights: Weights) -> dict[str, Any]:
-    fields = weights.to_payload()
-    del fields["sha256"]  # it belongs to one architecture; weights.json has the hashes of all architectures
-    return fields
 
 
 def sweep_yaml_text(fields: Mapping[str, Any]) -> str:
