@@ -13,21 +13,42 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 IMAGES = tiny_images()
 
 
-def test_describe_includes_key_epsilons_stage_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
-    progress = EvaluationProgress(n_evaluations=4, _start_time=seconds[0])
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
+    progress = EvaluationProgress(n_evaluations=4)
     assert progress.describe() == "checking the network, 0:00:00 elapsed"
+    progress.costs, progress.stage_costs = {"pgd": 400.0, "aa_standard": 800.0, "fog": 100.0}, {"aa_standard": (10, 30)}
+    done = "0 of 4 evaluations done"
     progress.begin_key("pgd", (1.0, 8.0))
-    seconds[0] += 30
-    assert progress.describe() == "pgd at 1/255 to 8/255, 0 of 4 evaluations done, 0:00:30 elapsed"
-    progress.n_evaluations_done = 2
+    assert progress.describe() == f"pgd at 1/255 to 8/255, {done}, 0:00:00 elapsed, time left unknown"
+    progress.add_passes(100)
+    clock.seconds += 30
+    assert progress.describe() == f"pgd at 1/255 to 8/255: 25%, {done}, 0:00:30 elapsed, about 0:06:00 left"
     progress.begin_key("aa_standard", (8.0,))
-    progress.begin_stage(2, "aa_apgd-t", 10)
-    stage = "aa_standard at 8/255, attack 2 (aa_apgd-t on 10 images)"
-    assert progress.describe() == f"{stage}, 2 of 4 evaluations done, 0:00:30 elapsed"
+    progress.begin_stage(1, "aa_apgd-ce", 20)
+    stage = "aa_standard at 8/255, attack 1 of 2 (aa_apgd-ce on 20 images)"
+    assert progress.describe() == f"{stage}, {done}, 0:00:30 elapsed, about 0:04:30 left"
+    progress.add_passes(200)
+    progress.begin_stage(2, "aa_apgd-t", 10)  # half of the images are fooled
+    stage = "aa_standard at 8/255, attack 2 of 2 (aa_apgd-t on 10 images)"
+    assert progress.describe() == f"{stage}: 40%, {done}, 0:00:30 elapsed, about 0:00:40 left"
     progress.begin_key("fog", (5.0,))
-    assert progress.describe() == "fog at severity 5, 2 of 4 evaluations done, 0:00:30 elapsed"
+    progress.add_passes(150)
+    assert progress.describe() == f"fog at severity 5: 99%, {done}, 0:00:30 elapsed, longer than estimated"
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -39,7 +60,10 @@ def test_progress_without_a_terminal_is_printed_as_lines(
     options = {"normalisation": NORMALISATION, "progress": is_shown}
     robust201.evaluate(TinyNetwork(), IMAGES.images, IMAGES.labels, keys, **options)
     captured = capsys.readouterr()
-    pattern = r"pgd at 1/255 to 8/255, \d of 3 evaluations done, 0:00:\d\d elapsed"
+    pattern = (
+        r"pgd at 1/255 to 8/255(: \d+%)?, \d of 3 evaluations done, 0:00:\d\d elapsed, "
+        r"(time left unknown|about .* left|longer than estimated)"
+    )
     assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()) == is_shown, captured.err
     assert captured.out == ""
 

@@ -178,6 +178,21 @@ def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph() -> 
     assert frame.table["accuracy"].nunique() == 1
 
 
+@pytest.mark.parametrize(("n_copies", "n_labels", "has_warning"), [(50, 5, True), (50, 6, False), (49, 5, False)])
+def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
+    n_copies: int, n_labels: int, has_warning: bool
+) -> None:
+    images, labels = np.repeat(PIXELS[:1], n_copies, axis=0), np.arange(n_copies) % n_labels
+    with warnings.catch_warnings(record=True) as caught_warnings:
+        warnings.simplefilter("always")
+        evaluate(LinearNetwork(n_classes=10), images, labels, ["clean"], progress=False)
+    label_warnings = [warning for warning in caught_warnings if "The model has" in str(warning.message)]
+    assert len(label_warnings) == int(has_warning)
+    for warning in label_warnings:
+        assert str(warning.message).startswith("The model has 10 classes, but all 50 labels are below 5. ")
+        assert warning.filename == __file__
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

@@ -13,6 +13,7 @@ import torch
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
 from robust201.evaluation.evaluate import evaluate_part
 from robust201.evaluation.measurements import check_values, merge_values
+from robust201.evaluation.user_calls import count_passes
 from robust201.networks.device import configure_torch
 from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.columns import MEASUREMENTS
@@ -23,6 +24,7 @@ from tests.support.tiny_networks import (
     checked_classifier,
     part_of,
     perturb_all,
+    request_of,
     small_parameters,
     tiny_classifier,
     tiny_context,
@@ -160,6 +162,20 @@ def test_broken_attack_raises_error_naming_unit(monkeypatch):
     monkeypatch.setattr(type(task), "load", lambda *_: yield_images_outside_ball)
     with pytest.raises(PerturbationError, match="#0 tiny fgsm"):
         evaluate_images(task)
+
+
+def test_passes_of_a_users_attack_are_counted_on_one_batch():
+    def perturb(model, images, labels, _strength, steps):
+        for _ in range(steps):
+            pixels = images.clone().requires_grad_()
+            torch.nn.functional.cross_entropy(model(pixels), labels).backward()
+        model.logits(images)
+        return images
+
+    context, request = tiny_context("mine"), request_of(IMAGES, (1.0, 8.0))
+    assert count_passes(perturb, {"steps": 20}, context, request) == 20 * 3 + 1
+    assert count_passes(perturb, {"unknown": 20}, context, request) == 1
+    assert not context.classifier._forward_hooks
 
 
 def test_seed_changes_random_numbers():

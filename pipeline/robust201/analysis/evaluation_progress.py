@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,7 +26,11 @@ ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 class EvaluationProgress:
     """Progress of an evaluation, updated by the evaluation and read by a display in another thread.
 
+    Passes of images through the network are counted as forward-pass equivalents, of which a gradient costs three.
+
     Attributes:
+        costs: estimated passes of each key, in the order of the evaluation.
+        stage_costs: estimated passes of each attack of an ensemble, per image that it attacks, by key.
         key: the key that is being evaluated; empty before the first key.
         strengths: the key's strengths.
         stage: text with the current attack of an ensemble; empty for other keys.
@@ -34,28 +38,64 @@ class EvaluationProgress:
         n_evaluations_done: number of complete evaluations.
     """
 
+    costs: dict[str, float] = field(default_factory=dict)
+    stage_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     key: str = ""
     strengths: Sequence[float] = ()
     stage: str = ""
     n_evaluations: int = 0
     n_evaluations_done: int = 0
-    _start_time: float = field(default_factory=time.monotonic)
+    _start_time: float = 0.0
+    _first_key_time: float = 0.0
+    _passes: float = 0.0
+    _passes_of_key: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._start_time = time.monotonic()
 
     def begin_key(self, key: str, strengths: Sequence[float]) -> None:
         """Record that a key begins and that the previous key is complete."""
-        self.key, self.strengths, self.stage = key, strengths, ""
+        if not self.key:
+            self._first_key_time = time.monotonic()
+        self.key, self.strengths, self.stage, self._passes_of_key = key, strengths, "", 0.0
 
     def begin_stage(self, number: int, key: str, n_images: int) -> None:
-        """Record that an ensemble's attack `key` begins, and how many images are left for it over all strengths."""
-        self.stage = f", attack {number} ({key} on {n_images:,} images)"
+        """Record that the attack `key` of an ensemble begins, and how many images are left for it over all strengths.
+
+        The estimate of the ensemble is made again, because an attack receives only images that withstood the others.
+        """
+        stage_costs = self.stage_costs[self.key]
+        self.stage = f", attack {number} of {len(stage_costs)} ({key} on {n_images:,} images)"
+        self.costs[self.key] = self._passes_of_key + n_images * sum(stage_costs[number - 1 :])
+
+    def add_passes(self, count: int) -> None:
+        """Add to the number of passes."""
+        self._passes += count
+        self._passes_of_key += count
 
     def describe(self) -> str:
-        """Return a line with the key, strengths, progress and elapsed time."""
-        elapsed = f"{timedelta(seconds=round(time.monotonic() - self._start_time))} elapsed"
+        """Return a line with the key, strengths, progress, elapsed time and time left."""
+        elapsed = f"{_format_time(time.monotonic() - self._start_time)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"
+        cost = self.costs.get(self.key, 0.0)
+        fraction = f": {min(0.99, self._passes_of_key / cost):.0%}" if cost and self._passes_of_key else ""
+        strengths = _describe_strengths(self.key, self.strengths)
         done = f"{self.n_evaluations_done} of {self.n_evaluations} evaluations done"
-        return f"{self.key}{_describe_strengths(self.key, self.strengths)}{self.stage}, {done}, {elapsed}"
+        return f"{self.key}{strengths}{self.stage}{fraction}, {done}, {elapsed}, {self._describe_time_left()}"
+
+    def _describe_time_left(self) -> str:
+        if not self._passes or self.key not in self.costs:
+            return "time left unknown"
+        keys = list(self.costs)
+        passes_left = max(0.0, self.costs[self.key] - self._passes_of_key)
+        passes_left += sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :])
+        seconds_left = passes_left * (time.monotonic() - self._first_key_time) / self._passes
+        return f"about {_format_time(seconds_left)} left" if passes_left else "longer than estimated"
+
+
+def _format_time(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _describe_strengths(key: str, strengths: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ import torch
 from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.evaluation_progress import EvaluationProgress
 from robust201.analysis.network_context import Options
-from robust201.attacks.context import Context, to_float
+from robust201.attacks.context import Context, Request, to_float
 from robust201.core.errors import warn_caller
 from robust201.core.records import CLEAN_STRENGTH, EvaluationResult, ImageSet, Part, Unit
 from robust201.evaluation.attack_flags import (
@@ -23,19 +23,22 @@ from robust201.evaluation.attack_flags import (
 )
 from robust201.evaluation.evaluate import copy_to_device, evaluate_part
 from robust201.evaluation.measurements import has_predictions, summarise
+from robust201.evaluation.user_calls import count_passes
+from robust201.evaluation.user_task import UserTask
 from robust201.networks.batch_sizes import halve_all
 from robust201.networks.device import free_cached_memory, is_out_of_memory
 from robust201.networks.network_check import check_again
 from robust201.statistics.intervals import accuracy_intervals, is_at_chance
 from robust201.tasks import Task
+from robust201.tasks.attacks import Standard
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, distances_of
 from robust201.tasks.parameters import Parameters
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 """Measurements of every key that has predictions."""
 
-_N_LOGIT_IMAGES = 8
-"""Number of images whose logits are saved."""
+_COUNTED_IMAGES = 8
+"""Number of images on which the passes of a user's attack are counted, and whose logits are saved."""
 
 _N_GRADIENT_IMAGES = 64
 """Number of images whose gradients are checked; an attack cannot follow a gradient of exactly 0."""
@@ -65,12 +68,27 @@ class Run:
         if not isinstance(self.options.progress, bool):
             self.options.progress(self.shown.n_evaluations_done, self.shown.n_evaluations)
 
+    def estimate(self, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> None:
+        """Estimate the passes of each key that is not saved, for the display of the time left."""
+        n_images = len(self.images)
+        self.shown.costs = {
+            task.key: n_images * len(missing) * _count_passes(self.context, task, parameters, self.images)
+            for task, parameters in keys
+            if (missing := _missing_strengths(parameters, saved.get(task.key)))
+        }
+        self.shown.stage_costs = {
+            task.key: parameters.stage_passes(self.images.n_classes)
+            for task, parameters in keys
+            if isinstance(parameters, Standard)
+        }
+        self.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
+
 
 def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mapping[str, KeyResults]) -> Evaluation:
     """Evaluate all images under all keys, except where results are saved, and return the results with warnings."""
     results: dict[str, KeyResults] = {}
     notices = [*empty.notices]
-    run.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
+    run.estimate(keys, saved)
     kinds = {task.kind for task, _ in keys}
     if kinds - {"measure"} and "clean" not in kinds:
         is_correct = _logits_of(run.context, run.images).argmax(dim=1).numpy() == run.images.labels
@@ -137,7 +155,7 @@ def _logits_of(context: Context, image_set: ImageSet) -> torch.Tensor:
 
 def logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
     """Return the logits of the first few images, one after the other, but at most 1,000 numbers."""
-    return tuple(_logits_of(context, head(image_set, _N_LOGIT_IMAGES)).flatten()[:1000].tolist())
+    return tuple(_logits_of(context, head(image_set, _COUNTED_IMAGES)).flatten()[:1000].tolist())
 
 
 def head(images: ImageSet, count: int | None) -> ImageSet:
@@ -145,6 +163,17 @@ def head(images: ImageSet, count: int | None) -> ImageSet:
     return dataclasses.replace(
         images, images=images.images[:count], labels=images.labels[:count], indices=images.indices[:count]
     )
+
+
+def _count_passes(context: Context, task: Task, parameters: Parameters, image_set: ImageSet) -> float:
+    """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
+    if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
+        return parameters.n_passes(image_set.n_classes)
+    few = head(image_set, _COUNTED_IMAGES)
+    resident = copy_to_device(few, context.classifier.device)
+    request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
+    context = dataclasses.replace(context, key=task.key)
+    return count_passes(task.function.load(), task.function_parameters, context, request)
 
 
 def _evaluate_key(
@@ -178,6 +207,7 @@ def _evaluate_key(
                 measurements,
                 provenance={},
                 on_stage=run.shown.begin_stage,
+                on_passes=run.shown.add_passes,
             ):
                 remaining = tuple(strength for strength in remaining if strength != result.strength)
                 yield result

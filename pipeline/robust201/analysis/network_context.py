@@ -24,6 +24,12 @@ from robust201.networks.user_module import as_classifier
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
 
+_MIN_IMAGES_TO_COMPARE_CLASSES = 50
+"""Minimum number of images for a warning that labels use few of a model's classes.
+
+If labels were drawn uniformly from the classes, all 50 would be in the lower half with a probability of 10^-15.
+"""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -76,6 +82,7 @@ class Options:
         with prepared as classifier:
             _check_class_folders(images, classifier)
             check_labels(f"a model of {classifier.n_classes} classes", images.labels, classifier.n_classes)
+            _warn_about_unused_classes(images.labels, classifier.n_classes)
             compiled = self._compile(classifier, images) if self.engine == "fused" else None
             yield Context(
                 classifier,
@@ -119,6 +126,17 @@ def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
             f"Reading labels failed for the images of {n_folders:,} class folders: the network has "
             f"{classifier.n_classes:,} classes, so labels cannot be derived from the order of the folders. Write the "
             "label of each folder into labels.json beside the folders, or evaluate another network."
+        )
+
+
+def _warn_about_unused_classes(labels: NDArray[np.int64], n_classes: int) -> None:
+    """Warn if no label is in the upper half of the model's classes, as on CIFAR-10 with an ImageNet model."""
+    labels_bound = int(labels.max(initial=-1)) + 1
+    if len(labels) >= _MIN_IMAGES_TO_COMPARE_CLASSES and labels_bound <= n_classes // 2:
+        warn_caller(
+            f"The model has {n_classes:,} classes, but all {len(labels):,} labels are below {labels_bound:,}. If the "
+            "model was trained on other classes, its accuracy means nothing. If the images are sorted by class, select "
+            "them at random."
         )
 
 

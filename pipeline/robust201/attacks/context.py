@@ -26,6 +26,7 @@ class Request:
         indices: (N,) int64 positions of the images in the dataset's full split, which identify their random numbers.
         on_stage: called with the number, the key and the number of samples of each stage of an ensemble, when it
             begins.
+        on_passes: see `Watch`.
     """
 
     strengths: tuple[float, ...]
@@ -33,6 +34,7 @@ class Request:
     labels: torch.Tensor
     indices: NDArray[np.int64]
     on_stage: Callable[[int, str, int], None] | None = None
+    on_passes: Callable[[int], None] | None = None
 
 
 class Perturbed(NamedTuple):

@@ -35,7 +35,7 @@ def perturb(
         PerturbationError: a batch breaks the contract, or an image is missing at the end (raised by the iterator).
     """
     _check_support(task, context, parameters, request)
-    watch = Watch(context.classifier.device) if task.kind == "attack" else None
+    watch = Watch(context.classifier.device, request.on_passes) if task.kind == "attack" else None
     if watch is not None and task.uses_runner(context.engine):
         model = BatchedModel.of(context, watch, request.images[0].numel() if len(request.images) else 1)
         perturbed = run_attack(task, parameters, model, request, RandomNumbers(context.seed, context.key))

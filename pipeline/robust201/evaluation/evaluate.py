@@ -52,6 +52,7 @@ def evaluate_part(
     provenance: Mapping[str, str],
     resident_images: ResidentImages | None = None,
     on_stage: Callable[[int, str, int], None] | None = None,
+    on_passes: Callable[[int], None] | None = None,
 ) -> Iterator[EvaluationResult]:
     """Yield a part's result at each strength, as soon as it is complete.
 
@@ -67,6 +68,7 @@ def evaluate_part(
         provenance: versions, host and device, copied to the results.
         resident_images: copy of `images` on the classifier's device; None to make one.
         on_stage: see `Request`.
+        on_passes: see `Watch`.
 
     Yields:
         One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
@@ -77,7 +79,7 @@ def evaluate_part(
         PerturbationError: the perturbation breaks its contract.
     """
     context, request = _prepare(context, task, part, images, resident_images)
-    request = dataclasses.replace(request, on_stage=on_stage)
+    request = dataclasses.replace(request, on_stage=on_stage, on_passes=on_passes)
     if task.kind == "measure":
         yield from _measure_network(context, task, parameters, part, request, provenance)
         return
@@ -111,7 +113,7 @@ def _measure_network(
 ) -> Iterator[EvaluationResult]:
     """Yield a measure's result at each strength."""
     function = task.load(context.engine)
-    watch = Watch(context.classifier.device)
+    watch = Watch(context.classifier.device, request.on_passes)
     watched_model = None if context.model is None else WatchedModel(context.model, watch)
     watched_context = dataclasses.replace(context, classifier=context.classifier.watched(watch), model=watched_model)
     for strength in part.strengths:
@@ -152,6 +154,8 @@ def _measure_batches(
                 None if constraint is None else partial(_measure_distances, constraint, request, positions, pixels)
             )
             accumulators[strength_index].update(positions, context.logits(pixels), labels[positions], distances)
+        if request.on_passes is not None:
+            request.on_passes(len(positions))
         n_measured[strength_index] += len(positions)
         is_complete = n_measured[strength_index] == len(labels)
         values = accumulators[strength_index].finalise() if is_complete else {}

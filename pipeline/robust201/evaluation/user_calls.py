@@ -1,5 +1,6 @@
 """Calls to user-defined functions, and checks of their results."""
 
+import dataclasses
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from robust201.attacks.context import Context, Perturbed, Request, positions_of,
 from robust201.core.errors import EvaluationError, PerturbationError
 from robust201.core.user_code import describe_failure
 from robust201.networks.network_check import NetworkGuard
+from robust201.networks.watch import Watch
 
 
 def call_attack(
@@ -46,6 +48,24 @@ def call_attack(
                 raise PerturbationError(f"{action}{type(perturbed).__name__}. Return the images from the function.")
             adversarial = perturbed.detach().to(request.images.device)
             yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
+
+
+def count_passes(
+    attack: Callable[..., object], function_parameters: Mapping[str, Any], context: Context, request: Request
+) -> float:
+    """Count the passes of an attack (see `call_attack`) on a request's images at its first strength, at most one batch.
+
+    Returns:
+        Passes per image as `Watch` counts them, at least 1; 1 if the function fails, which its evaluation reports.
+    """
+    counts: list[int] = []
+    watch = Watch(context.classifier.device, counts.append)
+    context = dataclasses.replace(context, classifier=context.classifier.watched(watch))
+    try:
+        next(call_attack(attack, "", function_parameters, context, request))
+    except (PerturbationError, EvaluationError):
+        return 1.0
+    return max(1.0, sum(counts) / min(len(request.images), context.batch_size))
 
 
 def call_measure(

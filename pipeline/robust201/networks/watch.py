@@ -39,9 +39,11 @@ class Watch:
 
     Args:
         device: device of the network.
+        on_passes: called after each pass with the number of images, three times that number with a gradient.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, on_passes: Callable[[int], None] | None = None) -> None:
+        self._on_passes = on_passes
         # Tensors created in inference mode could not be updated outside of it.
         with torch.inference_mode(mode=False):
             self._n_faults = torch.zeros((), dtype=torch.int64, device=device)
@@ -53,6 +55,8 @@ class Watch:
         logits: torch.Tensor,
         gradient: torch.Tensor | None = None,
         is_defined: torch.Tensor | None = None,
+        *,
+        cost: int = 1,
     ) -> None:
         """Record a pass.
 
@@ -62,7 +66,10 @@ class Watch:
             gradient: (B, C, H, W) gradient of the attack's objective with respect to the pixels, if it was computed.
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
                 attack's objective is at fault, not the network. None means that all are finite.
+            cost: cost in forward passes.
         """
+        if self._on_passes is not None:
+            self._on_passes(cost * len(_unwrap(pixels)))
         if is_transformed():
             self._count_transformed(pixels, logits if gradient is None else gradient, is_defined)
             return
@@ -106,7 +113,7 @@ class Watch:
         self.record(pixels, logits)
         finite_rows: list[torch.Tensor] = []
         _call_on_gradient(logits, lambda gradient: finite_rows.append(_have_finite_rows(gradient)))
-        _call_on_gradient(observed, lambda gradient: self.record(pixels, logits, gradient, finite_rows[-1]))
+        _call_on_gradient(observed, lambda gradient: self.record(pixels, logits, gradient, finite_rows[-1], cost=2))
         return logits
 
     @property
@@ -191,7 +198,7 @@ class WatchedModel:
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         logits, loss, gradient = self._model.loss_and_gradient(pixels, labels)
-        self._watch.record(pixels, logits, gradient)
+        self._watch.record(pixels, logits, gradient, cost=3)
         return logits, loss, gradient
 
     def value_and_gradient(
@@ -208,7 +215,7 @@ class WatchedModel:
             return objective(logits, rows)
 
         logits, values, gradient = self._model.value_and_gradient(pixels, watched_objective)
-        self._watch.record(pixels, logits, gradient, is_defined)
+        self._watch.record(pixels, logits, gradient, is_defined, cost=3)
         return logits, values, gradient
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
