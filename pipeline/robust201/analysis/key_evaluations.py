@@ -106,13 +106,18 @@ def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mappi
 
 def _complete(run: Run, task: Task, parameters: Parameters, saved: KeyResults | None) -> KeyResults:
     """Return the results of a key; strengths that are not saved are evaluated."""
-    missing = tuple(each for each in parameters.strengths if saved is None or each not in saved.strengths)
+    missing = _missing_strengths(parameters, saved)
     if saved is None:
         return _evaluate_strengths(run, task, parameters, missing)
     if n_saved := len(parameters.strengths) - len(missing):
         run.count(n_saved)
     results = saved.merge(_evaluate_strengths(run, task, parameters, missing)) if missing else saved
     return results.select(parameters.strengths)
+
+
+def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tuple[float, ...]:
+    """Return the strengths of a key that are not saved."""
+    return tuple(each for each in parameters.strengths if saved is None or each not in saved.strengths)
 
 
 def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]) -> KeyResults:
