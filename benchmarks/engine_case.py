@@ -17,7 +17,7 @@ from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
 from robust201.networks.classifier import Classifier
 from robust201.networks.model import SizedModel
-from robust201.networks.nb201.cells import architecture, evaluated_indices, multiply_accumulates
+from robust201.networks.nb201.cells import evaluated_indices, multiply_accumulates, specs
 from robust201.networks.nb201.compiled import InferenceNetwork, compile_network
 from robust201.networks.nb201.network import Network
 from robust201.tasks import TASKS
@@ -63,7 +63,7 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
     """
     (member,) = open_networks(folder / ARCHIVE, [index])[0]
     (weights,) = member(Selection())
-    spec = architecture(index).spec
+    spec = specs()[index]
     network = Network(spec, n_classes=n_classes)
     network.load_state_dict(weights.state_dict, strict=True)
     return network, spec
@@ -97,7 +97,7 @@ class Case:
     model: SizedModel = field(init=False)
 
     def __post_init__(self) -> None:
-        spec = architecture(self.index).spec
+        spec = specs()[self.index]
         torch.manual_seed(self.index)
         self.network = Network(spec, channels=self.channels, cells=self.cells, n_classes=N_CLASSES)
         self.classifiers = {
@@ -248,7 +248,7 @@ def stratified_sample(count: int) -> list[int]:
     """Split the evaluated networks into `count` equal strata by cost; return the index of each stratum's middle one."""
 
     def sort_key(index: int) -> tuple[int, int]:
-        spec = architecture(index).spec
+        spec = specs()[index]
         return (
             multiply_accumulates(spec, channels=CHANNELS, cells=CELLS, n_classes=N_CLASSES, image_size=IMAGE_SIZE),
             index,

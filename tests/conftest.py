@@ -98,7 +98,7 @@ def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, 
         "source": "random",
         "source_sha256": "0" * 64,
     }
-    spec = nasbench201.architecture(index).spec
+    spec = nasbench201.specs()[index]
     store.add(index=index, spec=spec, state_dict=dict(state_dict), **(fields | changes))
 
 
@@ -115,7 +115,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with CheckpointStore(folder) as store:
         for index in (*TINY_ARCHITECTURES, 309):
             torch.manual_seed(index)
-            spec = nasbench201.architecture(index).spec
+            spec = nasbench201.specs()[index]
             network = Network(spec, channels=4, cells=1, n_classes=10)
             add_network(store, index, network.state_dict())
     return folder

@@ -74,10 +74,10 @@ def test_pandas_reads_parquet_export(folder):
     assert first_row["confidence_correct"] == stored_values["confidence_prediction"][0]
     assert pd.isna(first_row["confidence_incorrect"]) == bool(np.isnan(stored_values["confidence_prediction"][1]))
     np.testing.assert_array_equal(first_row["predictions"], stored_values["predictions"])
-    assert first_row["cell"] == nasbench201.architecture(10).spec
-    assert [
-        architecture for architecture in range(15_625) if nasbench201.architecture(architecture).isomorph == 10
-    ] == list(first_row["isomorphs"])
+    assert first_row["cell"] == nasbench201.specs()[10]
+    assert [architecture for architecture in range(15_625) if nasbench201.isomorphs()[architecture] == 10] == list(
+        first_row["isomorphs"]
+    )
 
 
 def test_polars_reads_parquet_export(folder):

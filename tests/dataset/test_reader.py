@@ -1,6 +1,9 @@
 """The reader: compatibility with the published helper class, results of any architecture, and DataFrames."""
 
+import itertools
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +238,33 @@ def test_table_has_one_row_per_accuracy(dataset):
 def test_read_table_keeps_nested_measurements(folder, dataset):
     table = dataset.read_table("cifar10", "clean", "confidence")
     assert table["value"].tolist() == list(read_values(folder, "cifar10", "clean", "confidence").values())
+
+
+def test_table_of_confidences_has_the_rows_of_accuracies(tmp_path):
+    plan = make_plan(ARCHITECTURES, ["clean", "pgd"])
+    export(tmp_path / "json", plan, formats=("json",))
+    export(tmp_path / "parquet", plan, formats=("parquet",))
+    for file_format, key in itertools.product(("json", "parquet"), ("clean", "pgd")):
+        dataset = Dataset(tmp_path / file_format)
+        accuracies = dataset.read_table("cifar10", key)
+        for position, name in enumerate(("confidence_correct", "confidence_incorrect")):
+            table = dataset.read_table("cifar10", key, name)
+            assert table[["architecture", "strength"]].equals(accuracies[["architecture", "strength"]])
+            values = dataset.read_table("cifar10", key, "confidence")["value"]
+            assert table["value"].tolist() == [value["prediction"][position] for value in values]
+    with pytest.raises(ResultsError, match="there is no file"):
+        Dataset(tmp_path / "json").read_table("cifar10", "fog", "confidence_correct")
+
+
+def test_one_number_is_read_without_pandas_and_arrow(published_folder):
+    code = (
+        "import sys; from robust201 import Dataset; "
+        f"print(Dataset({str(published_folder)!r}).accuracy(309, 'cifar10', 'pgd', 8), "
+        "{'pandas', 'pyarrow', 'scipy'} & {*sys.modules})"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = Dataset(published_folder).accuracy(309, "cifar10", "pgd", 8)
+    assert result.stdout.split(maxsplit=1) == [str(expected), "set()\n"]
 
 
 def test_error_names_architecture_that_was_not_evaluated(dataset):

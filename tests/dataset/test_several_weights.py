@@ -1,5 +1,6 @@
 """Parquet files with rows for several sets of weights per architecture, which are selected by name."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def folder(folders_by_weights, tmp_path_factory) -> Path:
             tables.append(table.replace_schema_metadata().append_column("weights", names))
         path = out / name
         path.parent.mkdir(parents=True)
-        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), path)
+        table = pa.concat_tables(tables, promote_options="permissive")
+        pq.write_table(table, path, row_group_size=1)  # no group has rows of both
     single_folder = folders_by_weights["e12-s0"]
     (out / "meta.json").write_bytes((single_folder / "meta.json").read_bytes())
     sweep = json.loads((single_folder / "sweep.json").read_text())
@@ -66,7 +68,8 @@ def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
 
 def test_query_without_name_of_weights_lists_names_in_one_line(folder):
     dataset = Dataset(folder)
-    for query in (dataset.query, lambda: dataset.table, lambda: dataset.accuracy(2, "cifar10", "pgd")):
+    matrices = functools.partial(dataset.value, 2, "cifar10", "pgd", "cm")
+    for query in (dataset.query, lambda: dataset.table, lambda: dataset.accuracy(2, "cifar10", "pgd"), matrices):
         with pytest.raises(ConfigError, match="expected weights 'e12-s0' or 'e200-s0', got no name") as error_info:
             query()
         assert "\n" not in str(error_info.value)

@@ -43,7 +43,7 @@ def test_figures_show_unknown_key_without_unit(folder, tmp_path):
     assert results.keys("attack") == ["pgd"]
     assert ("gravity", 0.0) in results.columns
     assert results.scores["adversarial"].to_dict() == {0: 0.5, 2: 0.4}
-    assert strength_label("gravity", 0.0, (0.0,)) == ""  # a task that has no strengths
+    assert strength_label("gravity", 0.0) == ""
     page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
     assert "gravity" in page
     assert "9.81/255" not in page

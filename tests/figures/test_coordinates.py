@@ -143,7 +143,7 @@ def test_class_confidences_are_beside_their_class(results, tmp_path):
     frame = FIGURES["class-confidence"].compute(results)
     panels = draw("class-confidence", results, tmp_path)
     for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
-        panel = panels[column_label(key, strength, results.strengths(key))]
+        panel = panels[column_label(key, strength)]
         medians = sorted(
             (panel.x.nearest_label(x), panel.y.to_data(y)) for dot in panel.find("symbol") for x, y in dot.points
         )

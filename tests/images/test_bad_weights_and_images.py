@@ -24,7 +24,7 @@ def weights(tiny_weights: Path, tmp_path: Path) -> Path:
 
 def make_network_weights(index: int = 21) -> dict[str, torch.Tensor]:
     torch.manual_seed(index)
-    network = Network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
+    network = Network(nasbench201.specs()[index], channels=4, cells=1, n_classes=10)
     return network.state_dict()
 
 

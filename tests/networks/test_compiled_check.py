@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from robust201.networks.nb201.cells import architecture
+from robust201.networks.nb201.cells import specs
 from robust201.networks.nb201.compiled import InferenceNetwork
 from robust201.networks.nb201.network import Network
 from robust201.weights.store import CheckpointStore
@@ -20,7 +20,7 @@ def overflowing_weights(tmp_path: Path) -> Path:
     """Return the path of a weight store with a network whose weights are finite, but whose feature maps overflow."""
     with CheckpointStore(tmp_path / "overflowing") as store:
         torch.manual_seed(0)
-        spec = architecture(21).spec
+        spec = specs()[21]
         state_dict = Network(spec, channels=4, cells=1, n_classes=10).state_dict()
         scaled_state_dict = {
             name: value * 1e25 if value.is_floating_point() else value for name, value in state_dict.items()

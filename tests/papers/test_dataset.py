@@ -224,7 +224,7 @@ def test_published_files_are_read(tmp_path):
     for key, values in {"clean": 0.9, "pgd@Linf": [0.4, 0.1]}.items():
         content = {"cifar10": {key: {"accuracy": dict.fromkeys(names, values)}}}
         (tmp_path / "cifar10" / f"{key}_accuracy.json").write_text(json.dumps(content))
-    results = analyse.read_results([tmp_path])
+    results = analyse.read_results(tmp_path)
     assert len(results.cells) == 6466
     assert results.accuracies["pgd", 1.0].tolist() == [0.4] * 12
     assert (results.n_images, results.has_printed_size) == (10_000, True)
@@ -235,9 +235,9 @@ def test_published_files_are_read(tmp_path):
 def test_page_has_the_verdicts_on_shipped_results(tmp_path, monkeypatch):
     folder = REPOSITORY / "jobs/papers/dataset"
     shutil.copy(folder / "README.md", tmp_path)
-    exports = [f"benchmark_data/cells-cifar10{name}" for name in ("", "-measures")]
+    export = "benchmark_data/cells-cifar10"
     monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setattr(sys, "argv", ["analyse", *exports, "--folder", str(tmp_path), "--merged", str(tmp_path / "m")])
+    monkeypatch.setattr(sys, "argv", ["analyse", export, "--folder", str(tmp_path)])
     analyse.main()
     assert (tmp_path / "README.md").read_text() == (folder / "README.md").read_text()
     for name in ("claims", "medians"):
@@ -246,5 +246,4 @@ def test_page_has_the_verdicts_on_shipped_results(tmp_path, monkeypatch):
     assert claims["verdict"].value_counts().to_dict() == {UNDECIDED: 10, HOLDS: 6, FAILS: 2}
     summary = (folder / "README.md").read_text()
     assert "two claims do not hold, six hold, and ten stay undecided" in summary.replace("\n", " ")
-    merged = analyse.read_results([tmp_path / "m"])
-    assert merged.accuracies.shape == (28, 108)
+    assert analyse.read_results(REPOSITORY / export).accuracies.shape == (28, 108)

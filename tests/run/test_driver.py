@@ -12,7 +12,8 @@ from ray.exceptions import ActorUnschedulableError, RuntimeEnvSetupError
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.interrupts import SignalInterrupt
 from robust201.run import cluster, driver, worker
-from robust201.run.driver import Drain, run_work
+from robust201.run.driver import Drain, Run, run_work
+from robust201.run.executor_ray import RayExecution
 from robust201.run.guard import Attachment
 from robust201.run.queue import PartQueue
 from robust201.run.work import Outcome, Work
@@ -175,9 +176,9 @@ def test_guard_watches_only_calls_of_ray_and_its_output_is_hidden(tmp_path, monk
     monkeypatch.setattr(work, "finish", lambda *_arguments: log.append("finish") or [])
     monkeypatch.setattr(cluster, "Cluster", FakeCluster)
     attachment = Attachment(tmp_path, lambda message: log.append(message.decode()))
-    count = driver._Count(work, lambda _line: None, lambda *_progress: None)
+    run = Run(work, PartQueue(work.parts, 1), lambda _line: None, lambda *_progress: None)
     with Events(tmp_path, "driver") as events:
-        driver._RayDriver(PartQueue(work.parts, 1), count, events, attachment, Drain()).run()
+        RayExecution(run, events, Drain(), attachment).compute()
     states = {entry: set() for entry in log}
     state = None
     for entry in log:

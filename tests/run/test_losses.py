@@ -9,7 +9,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 
 from robust201.core.errors import LockHeldError
-from robust201.run import cluster, driver
+from robust201.run import cluster, executor_ray
 from robust201.run.cluster import Finished, Lost
 from robust201.run.guard import Attachment
 from robust201.run.lock import hold_lock
@@ -66,8 +66,8 @@ def test_vanishing_machines_and_cut_networks_cost_only_the_parts_in_flight(confi
     calm = config.model_copy(update={"results": tmp_path / "calm"})
     run_inline(calm)
     rng, counts = random.Random(seed), Counter()
-    monkeypatch.setattr(driver, "attach", lambda: Attachment(tmp_path, lambda _message: None))
-    monkeypatch.setattr(driver, "ray_variables", lambda _execution: {})
+    monkeypatch.setattr(executor_ray, "attach", lambda: Attachment(tmp_path, lambda _message: None))
+    monkeypatch.setattr(executor_ray, "ray_variables", lambda _execution: {})
     monkeypatch.setattr(
         cluster, "Cluster", lambda _execution, _precision, start, _folder: UnreliableCluster(rng, counts, start)
     )

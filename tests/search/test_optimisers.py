@@ -135,7 +135,7 @@ def test_the_first_of_equally_good_cells_is_the_best(cells: SearchCells) -> None
 
 def test_neighbours_match_the_space(cells: SearchCells) -> None:
     for cell in (0, 1462, 9930):
-        assert cells.neighbours(cell) == tuple(resolve(other.spec).index for other in neighbours(specs()[cell]))
+        assert cells.neighbours(cell) == tuple(resolve(other) for _, _, other in neighbours(specs()[cell]))
 
 
 def operation_numbers(cell: int) -> list[int]:
@@ -160,7 +160,7 @@ def test_path_encodings_mark_the_paths_of_a_cell(cells: SearchCells) -> None:
     assert three_edge_encodings.shape == (15_625, 155)
     np.testing.assert_array_equal(three_edge_encodings[:, :30], two_edge_encodings)
     skip, pool = 1, 4
-    cell = resolve(format_spec([OPERATIONS[number] for number in (skip, pool) * 3])).index
+    cell = resolve(format_spec([OPERATIONS[number] for number in (skip, pool) * 3]))
     features = np.flatnonzero(two_edge_encodings[cell])
     # Paths: in → out; in → 1 → out; in → 2 → out. The last two share the features of paths with two edges.
     assert features.tolist() == sorted({pool, 5 + skip + 5 * skip, 5 + pool + 5 * pool})

@@ -92,7 +92,7 @@ def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunComman
         with CheckpointStore(tmp_path / "store") as store:
             for index in TINY_ARCHITECTURES:
                 torch.manual_seed(index)
-                network = Network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
+                network = Network(nasbench201.specs()[index], channels=4, cells=1, n_classes=10)
                 add_network(store, index, network.state_dict(), test_accuracy=accuracies.get(index))
         sweep = write_sweep(
             checkpoints={"path": str(tmp_path / "store")}, keys={"clean": {}}, images={"count": None}, **changes

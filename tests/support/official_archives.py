@@ -25,7 +25,7 @@ SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES)
 def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str, torch.Tensor]:
     """Return a random state_dict that depends on the arguments, with non-trivial running statistics."""
     torch.manual_seed(hash((index, CLASSES[dataset], len(dataset), seed, epochs)) % 2**31)
-    network = Network(nasbench201.architecture(index).spec, channels=CHANNELS, cells=CELLS, n_classes=CLASSES[dataset])
+    network = Network(nasbench201.specs()[index], channels=CHANNELS, cells=CELLS, n_classes=CLASSES[dataset])
     network(torch.randn(4, 3, 8, 8))
     return network.state_dict()
 
@@ -40,7 +40,7 @@ def make_records(
     """Return one network's records by number of epochs, built with the official ArchResults and ResultsCount."""
     records = {}
     for n_epochs, trial_ids in (trials or {"12": SHORT_TRIALS, "200": LONG_TRIALS}).items():
-        spec = nasbench201.architecture(index).spec
+        spec = nasbench201.specs()[index]
         results = api_utils.ArchResults(index, spec)
         for dataset, seed in trial_ids:
             trial = api_utils.ResultsCount(

@@ -27,7 +27,7 @@ def add_weights(store: CheckpointStore, index: int = 3, dataset: str = "cifar10"
     fields: dict[str, Any] = {
         "space": nasbench201.SPACE,
         "index": index,
-        "spec": nasbench201.architecture(index).spec,
+        "spec": nasbench201.specs()[index],
         "dataset": dataset,
         "epochs": 200,
         "seed": 777,

@@ -1,9 +1,8 @@
 """Tests the dataset paper's claims on exported results, and fills the tables of README.md.
 
-    python -m jobs.papers.dataset.analyse EXPORT [EXPORT …]
+    python -m jobs.papers.dataset.analyse EXPORT
 
-Exports of CIFAR-10 are read as one dataset; exports of measures (Jacobians) may be among them. `--folder` writes tables
-and page elsewhere, `--merged` also writes the Parquet exports of accuracies as one export, for `robust201 plot`.
+`--folder` writes tables and page elsewhere.
 
 Source: Jung, Lukasik, Keuper, "Neural Architecture Design and Robustness: A Dataset" (ICLR 2023). Edges are numbered as
 in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2→3.
@@ -12,14 +11,11 @@ in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2
 import argparse
 import itertools
 import math
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from scipy.stats import kendalltau
 
 from jobs.papers.dataset.distributions import claims_about_distributions
@@ -47,7 +43,6 @@ from jobs.papers.verdicts import (
     mean_estimate,
     normal_estimate,
 )
-from robust201 import Dataset
 
 CLEAR_DIFFERENCE = 0.01
 """Smallest difference between printed medians whose order is tested: the medians were read from box plots, ± 0.004."""
@@ -384,29 +379,12 @@ def compare_curves(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["architecture", "key", "strength", "ours", "printed"])
 
 
-def merge_exports(exports: Sequence[Path], out: Path) -> None:
-    """Write several Parquet exports of disjoint cells, under the same keys, as one export."""
-    tables: dict[Path, list[pa.Table]] = {}
-    for export in exports:
-        for path in export.glob("parquet/dataset=cifar10/*/*.parquet"):
-            tables.setdefault(path.relative_to(export), []).append(pq.read_table(path, partitioning=None))
-    for path, parts in tables.items():
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        order = [("strength", "ascending"), ("architecture", "ascending")]
-        pq.write_table(pa.concat_tables(parts).sort_by(order), out / path)
-    for name in ("meta.json", "sweep.json"):
-        shutil.copy(exports[0] / name, out)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("exports", nargs="+", type=Path)
+    parser.add_argument("export", type=Path)
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--merged", type=Path)
     arguments = parser.parse_args()
-    results = read_results(arguments.exports)
-    if arguments.merged:
-        merge_exports([path for path in arguments.exports if Dataset(path).keys_clean], arguments.merged)
+    results = read_results(arguments.export)
     claims = test_claims(results)
     write_table(arguments.folder / "tables/claims.csv", pd.DataFrame(claims))
     write_table(arguments.folder / "tables/medians.csv", compare_medians(results))

@@ -31,8 +31,8 @@ class Results:
     """Accuracies of cells on one dataset.
 
     Attributes:
-        reader: the exports.
-        sweep: the fields of the first export's sweep; empty for published files.
+        reader: the export.
+        sweep: the fields of its sweep; empty for published files.
         accuracies: fractions by architecture (index) and (key, strength).
         classes: index of the evaluated cell of each isomorphism class, by each of the 15,625 cell strings.
         cells: cell strings of the evaluated cells by their indices.
@@ -121,23 +121,20 @@ class Results:
         return normal_estimate(float(accuracies @ [1, -1]), error, self.n_images, parts)
 
 
-def read_results(exports: Sequence[Path]) -> Results:
-    """Read exports as one dataset."""
-    readers = [Dataset(path) for path in exports]
-    with_accuracies = [path for path, reader in zip(exports, readers, strict=True) if reader.keys_clean]
-    reader = Dataset(*with_accuracies)
-    accuracies = reader.accuracies("cifar10").sort_index(axis="columns")
-    measured = [other for other in readers if "jacobian" in other.keys_measure]
-    norms = [other.read_table("cifar10", "jacobian", "norm").set_index("architecture")["value"] for other in measured]
-    ids = json.loads((with_accuracies[0] / "meta.json").read_text())["ids"]
-    sweep = readers[exports.index(with_accuracies[0])].sweep
+def read_results(export: Path) -> Results:
+    """Read an export, or published files."""
+    reader = Dataset(export)
+    has_jacobian = "jacobian" in reader.keys_measure
+    ids = json.loads((export / "meta.json").read_text())["ids"]
     return Results(
         reader,
-        (sweep or {}).get("sweep", {}),
-        accuracies,
+        (reader.sweep or {}).get("sweep", {}),
+        reader.accuracies("cifar10").sort_index(axis="columns"),
         {fields["nb201-string"]: int(fields["isomorph"]) for fields in ids.values()},
         {int(index): fields["nb201-string"] for index, fields in ids.items() if fields["isomorph"] == index},
-        pd.concat(norms) if norms else pd.Series(dtype=float),
+        reader.read_table("cifar10", "jacobian", "norm").set_index("architecture")["value"]
+        if has_jacobian
+        else pd.Series(dtype=float),
     )
 
 

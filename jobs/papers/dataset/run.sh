@@ -7,24 +7,19 @@
 set -eu
 jobs=jobs/papers/dataset
 runs=runs/cells-cifar10
-exports="benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-measures"
+export=benchmark_data/cells-cifar10
 partial=
 if [ "${1:-}" != --shipped ]; then
-  cells=${1:+--architectures $1} partial=${1:+--partial}
+  cells=${1:+--architectures $1} partial=${1:+--partial} export=$runs/dataset
   robust201 plan $jobs/cells.yaml $cells
   robust201 run $jobs/train.yaml $cells
-  for sweep in cells measures; do
-    robust201 run $jobs/$sweep.yaml $cells
-  done
+  robust201 run $jobs/cells.yaml $cells
   # A partial export ends with exit code 3, because the other cells are missing.
-  robust201 export $runs/results --parquet --outcomes bits --out $runs/dataset $partial || [ "$?$partial" = 3--partial ]
-  robust201 export $runs/measures --parquet --out $runs/measures-dataset $partial || [ "$?$partial" = 3--partial ]
-  exports="$runs/dataset $runs/measures-dataset"
+  robust201 export $runs/results --parquet --outcomes bits --out $export $partial || [ "$?$partial" = 3--partial ]
 fi
-python -m jobs.papers.dataset.analyse $exports --merged $runs/merged
-robust201 plot all $runs/merged --format svg --out $runs/figures
+python -m jobs.papers.dataset.analyse $export
+robust201 plot all $export --format svg --out $runs/figures
 for figure in $jobs/figures/*.svg; do
   new=$runs/figures/cifar10-$(basename "$figure")
   [ ! -e "$new" ] || cp "$new" "$figure"  # some figures need more than a few cells
 done
-[ -n "$partial" ] || robust201 plot measure-correlations $runs/merged --measures "${exports##* }" --out $jobs/figures/measure-correlations.svg

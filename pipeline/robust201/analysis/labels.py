@@ -1,7 +1,5 @@
 """Labels of keys, strengths and datasets in figures and tables; unknown names are shown unchanged."""
 
-from collections.abc import Collection
-
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.layout import kind_of, paper_key, task_of
 from robust201.tasks import TASKS
@@ -22,25 +20,24 @@ def dataset_label(name: str) -> str:
     return DATASET_LABELS.get(name, name)
 
 
-def strength_label(key: str, strength: float, all_strengths: Collection[float] = ()) -> str:
+def strength_label(key: str, strength: float) -> str:
     """Return a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``.
 
     The label is empty for clean images and for strength 0 of keys without a norm ball, such as grids of rotations.
-    Strengths of unknown keys have no unit (``strength 3``). Their strength 0 is labelled only if `all_strengths`, the
-    strengths of the key, has other values.
+    Strengths of unknown keys have no unit (``strength 3``).
     """
     task = task_of(key)
     if task is not None and task.constraint is not None:
         ball = task.constraint
         return f"ε = {strength:g}/{ball.divisor:g}" if ball.divisor != 1 else f"ε = {strength:g} ({ball.name})"
-    if strength == CLEAN_STRENGTH and (task is not None or len(all_strengths) < 2):
+    if strength == CLEAN_STRENGTH:
         return ""
     return f"severity {strength:g}" if kind_of(key) == "corruption" else f"strength {strength:g}"
 
 
-def column_label(key: str, strength: float, all_strengths: Collection[float] = ()) -> str:
+def column_label(key: str, strength: float) -> str:
     """Return the label of a key and strength, such as ``PGD, ε = 8/255`` (see `strength_label`)."""
-    return ", ".join(filter(None, (key_label(key), strength_label(key, strength, all_strengths))))
+    return ", ".join(filter(None, (key_label(key), strength_label(key, strength))))
 
 
 def measure_label(key: str, measurement: str, strength: float) -> str:

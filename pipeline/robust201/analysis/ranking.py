@@ -225,7 +225,7 @@ def _rank_by(results: DatasetResults, name: str) -> pd.DataFrame:
 def _label(results: DatasetResults, name: str, evaluations: Sequence[tuple[str, float]]) -> str:
     if len(evaluations) == 1:
         ((key, strength),) = evaluations
-        return column_label(key, strength, results.strengths(key))
+        return column_label(key, strength)
     return SCORES[name] if name in SCORES else f"mean {key_label(name)}"
 
 

@@ -31,7 +31,7 @@ def fetch(
 
 
 class _DownloadProgress:
-    """Shows bytes, rate and remaining time of a download (see `images.downloads.fetch.ByteProgress`)."""
+    """Shows bytes, rate and remaining time of a download (see `images.downloads.fetch.fetch`)."""
 
     def __init__(self, label: str) -> None:
         self.total = 0

@@ -3,12 +3,12 @@
 import errno
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from robust201.core.errors import FormatVersionError, ResultsError, RobustWarning, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
@@ -34,7 +34,7 @@ from robust201.dataset.values import ADVICE, CellMetaFile, MetaFile, SweepFile, 
 from robust201.images import DATASETS
 from robust201.networks.spaces import DEFAULT_SPACE, CellSpace, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS
-from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, PUBLISHED
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, ELEMENTS, MEASUREMENTS, PUBLISHED
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
 
@@ -208,6 +208,7 @@ class DatasetFolder:
 
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
+        measurement, _ = ELEMENTS.get(measurement, (measurement, None))
         return _find_file(self.path / dataset / f"{spelling}_{measurement}.json" for spelling in spellings(key))
 
     def possible_measurements(self, dataset: str, key: str) -> list[str]:
@@ -234,6 +235,15 @@ class DatasetFolder:
         from robust201.dataset.parquet_rows import has_columns_of
 
         return file if measurement is None or has_columns_of(file, measurement) else None
+
+    def weights_of(self, dataset: str, key: str) -> list[str]:
+        """Return the names of the weights in a key's Parquet file; empty if it has no column of names."""
+        file = self._find_parquet(dataset, key)
+        if file is None:
+            return []
+        from robust201.dataset.parquet_rows import read_distinct_values
+
+        return read_distinct_values(file, "weights")
 
     def find_outcomes(self, dataset: str, key: str) -> Path | None:
         """Return the Parquet file with a key's packed outcomes; None if there is none."""
@@ -283,15 +293,15 @@ class DatasetFolder:
         if file is None:
             raise self.missing_file_error(dataset, key, measurement)
         strengths = self.strengths(dataset, key)
+        is_parquet = file.suffix == ".parquet"
         identities = []
         for rows in self._iter_file(file, dataset, key, measurement, architecture):
             self._check_ids(file, dict.fromkeys(rows.architectures.tolist()))
-            weights: Any = "" if rows.weights is None else rows.weights
-            columns = {"architecture": rows.architectures, "weights": weights, "strength": rows.strengths}
-            identities.append(pd.DataFrame(columns))
+            if is_parquet:
+                identities.append(replace(rows, columns={}))
             yield rows if architecture is None else rows.take(rows.architectures == architecture)
-        if identities and file.suffix == ".parquet":
-            _check_complete(file, pd.concat(identities), strengths)
+        if identities:
+            _check_complete(file, identities, strengths)
 
     def _iter_file(
         self, file: Path, dataset: str, key: str, measurement: str, architecture: ArchitectureId | None
@@ -300,8 +310,13 @@ class DatasetFolder:
             from robust201.dataset.parquet_rows import iter_parquet_rows
 
             return iter_parquet_rows(file, measurement, architecture)
-        names = dataset, spellings(key), measurement
-        return iter_json_rows(file, names, self.strengths(dataset, key), is_single=self.has_single_value(dataset, key))
+        file_measurement, source = ELEMENTS.get(measurement, (measurement, None))
+        names, is_single = (dataset, spellings(key), file_measurement), self.has_single_value(dataset, key)
+        blocks = iter_json_rows(file, names, self.strengths(dataset, key), is_single=is_single)
+        if source is None:
+            return blocks
+        column, element = source.source, source.element
+        return (replace(rows, columns={measurement: rows.columns[column][:, element]}) for rows in blocks)
 
     def has_single_value(self, dataset: str, key: str) -> bool:
         """Return whether an architecture has one value under a key: clean images, or a measure with one strength."""
@@ -344,9 +359,9 @@ class DatasetFolder:
                 if file is None:
                     continue
                 if file.suffix == ".parquet":
-                    from robust201.dataset.parquet_rows import read_n_classes
+                    from robust201.dataset.parquet_rows import read_distinct_values
 
-                    return read_n_classes(file)
+                    return next((int(count) for count in read_distinct_values(file, "n_classes")), None)
                 return int(next(iter(next(iter(self.iter_rows(dataset, key, measurement))).columns.values())).shape[-1])
         return None
 
@@ -354,6 +369,7 @@ class DatasetFolder:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         datasets = {path.name for path in self.path.iterdir() if path.is_dir()} | {*self._keys_by_dataset}
         task = task_of(key)
+        measurement, _ = ELEMENTS.get(measurement, (measurement, None))
         measurements = self.possible_measurements(dataset, key)
         if dataset not in datasets:
             problem = f"expected a dataset of {self.path}, got {dataset!r}.{did_you_mean(dataset, sorted(datasets))}"
@@ -376,12 +392,17 @@ class DatasetFolder:
         return ResultsError(f"Reading failed for {dataset} {key} {measurement}: {problem}")
 
 
-def _check_complete(path: Path, identities: pd.DataFrame, strengths: Sequence[float]) -> None:
+def _check_complete(path: Path, blocks: Sequence[RowBlock], strengths: Sequence[float]) -> None:
     """Check that each network of a Parquet file has one row at every strength.
 
     Raises:
         ResultsError: a row is missing, occurs twice, or has another strength.
     """
+    import pandas as pd
+
+    names = ("architecture", "weights", "strength")
+    columns = [(rows.architectures, "" if rows.weights is None else rows.weights, rows.strengths) for rows in blocks]
+    identities = pd.concat([pd.DataFrame(dict(zip(names, arrays, strict=True))) for arrays in columns])
     networks = identities.groupby(["architecture", "weights"], sort=False)["strength"]
     n_expected = len(strengths)
     is_complete = (networks.size() == n_expected) & (networks.nunique() == n_expected)

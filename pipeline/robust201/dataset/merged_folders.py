@@ -4,11 +4,12 @@ import copy
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import (
@@ -25,12 +26,16 @@ from robust201.dataset.layout import (
     spellings,
 )
 from robust201.dataset.row_block import RowBlock
-from robust201.dataset.table import is_scalar, read_key_table
+from robust201.dataset.table import is_scalar, read_numbers
 from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 NameOrNames = str | Sequence[str]
 
+VALUE_COLUMNS = ["architecture", "strength", "value", "n_images"]
 TABLE_COLUMNS = ["dataset", "key", "strength", "network", "accuracy", "n_images", "kind", "standard_error"]
 
 
@@ -61,7 +66,7 @@ class MergedFolders:
         self.sweep = first.sweep if len(self.folders) == 1 else None
         self.missing = first.missing if len(self.folders) == 1 else {}
         self.space_name, self.cost_space, self.space = first.space_name, first.space, first.space
-        self._tables: dict[tuple[Any, ...], pd.DataFrame] = {}
+        self._numbers: dict[tuple[Any, ...], RowBlock] = {}
         self._networks: frozenset[str] | None = None
         self._keys: frozenset[str] | None = None
         self._is_separated = False
@@ -215,32 +220,27 @@ class MergedFolders:
         return chosen
 
     def name_networks(
-        self, folder: DatasetFolder, file_name: str, architectures: "pd.Series[Any]", weights: "pd.Series[Any]"
-    ) -> "pd.Series[Any]":
-        """Return the names of a file's rows, for rows of selected networks; the index has the rows' positions.
-
-        Raises:
-            ConfigError: there are several sets of weights, and none was chosen.
-        """
+        self, folder: DatasetFolder, architectures: NDArray[Any], weights: NDArray[Any] | None
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the networks of a file's rows that are selected, and the positions of these rows."""
+        positions = np.arange(len(architectures))
         if self._weights is not None and folder.weights:
-            if weights.any():
-                architectures = architectures[weights == self._weights]
+            if weights is not None and any(weights):
+                positions = np.flatnonzero(weights == self._weights)
             elif self._weights not in folder.weights:
-                architectures = architectures[:0]
+                positions = positions[:0]
         elif self._is_separated:
-            architectures = architectures.astype(str)
+            architectures = architectures.astype(str).astype(object)
             if len(folder.weights) > 1:
-                architectures = architectures + WEIGHTS_SEPARATOR + weights.astype(str)
-        elif (names := weights.unique()).size > 1:
-            raise ConfigError(
-                f"Reading failed for {file_name} of {folder.path}: expected weights {' or '.join(map(repr, names))}, "
-                "got no name. Choose one with --weights-name, or weights=… in Python."
-            )
-        if self._networks is None:
-            return architectures
-        texts = architectures.astype(str)
-        of_architecture = texts.str.partition(WEIGHTS_SEPARATOR)[0] if len(texts) else texts
-        return architectures[texts.isin(self._networks) | of_architecture.isin(self._networks)]
+                suffixes = "" if weights is None else weights.astype(str).astype(object)
+                architectures = architectures + WEIGHTS_SEPARATOR + suffixes
+        networks = architectures[positions]
+        if self._networks is not None:
+            chosen = self._networks
+            names = map(str, networks.tolist())
+            is_chosen = [name in chosen or name.partition(WEIGHTS_SEPARATOR)[0] in chosen for name in names]
+            networks, positions = networks[is_chosen], positions[is_chosen]
+        return networks, positions
 
     def has(self, dataset: str, key: str, measurement: str = "accuracy") -> bool:
         """Return whether a folder has a file with a key's measurement."""
@@ -252,7 +252,19 @@ class MergedFolders:
             folder = next((folder for folder in self.folders if dataset in folder.datasets), self.folders[0])
             raise folder.missing_file_error(dataset, key, measurement)
         self._check_protocols(dataset, key)
+        for folder in folders:
+            self.check_weights(folder, dataset, key)
         return folders
+
+    def check_weights(self, folder: DatasetFolder, dataset: str, key: str) -> None:
+        """Raise ConfigError if a file has rows of several sets of weights, and none was chosen."""
+        names = folder.weights_of(dataset, key)
+        is_chosen = self._is_separated or (self._weights is not None and folder.weights)
+        if len(names) > 1 and not is_chosen:
+            raise ConfigError(
+                f"Reading failed for {dataset} {key} of {folder.path}: expected weights "
+                f"{' or '.join(map(repr, names))}, got no name. Choose one with --weights-name, or weights=… in Python."
+            )
 
     def _check_protocols(self, dataset: str, key: str) -> None:
         """Check that all folders computed a measure under the same protocol, if sweep.json contains protocols.
@@ -323,32 +335,45 @@ class MergedFolders:
         kind = self.kind_of(key)
         return kind == CLEAN or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
 
-    def read_table(self, dataset: str, key: str, measurement: str = "accuracy") -> pd.DataFrame:
+    def read_table(self, dataset: str, key: str, measurement: str = "accuracy") -> "pd.DataFrame":
         """Return a key's values at the strengths at which it was evaluated.
 
         Returns:
             One row per network and strength: `architecture` (int64 or text), `strength`, `value`, and `n_images`
             (float64, NaN if unknown).
         """
+        import pandas as pd
+
         tables = []
-        for folder in self._folders_with(dataset, key, measurement):
-            table = self._table_of(folder, dataset, key, measurement)
-            names = self.name_networks(folder, f"{dataset} {key}", table["architecture"], table["weights"])
-            rows = table if len(names) == len(table) else table.loc[names.index]
-            tables.append(rows.assign(architecture=names))
-        table = pd.concat(tables, ignore_index=True).drop(columns="weights")
-        return table.drop_duplicates(["architecture", "strength"], keep="last") if len(tables) > 1 else table
+        folders = self._folders_with(dataset, key, measurement)
+        for folder in folders:
+            for block in self._blocks_of(folder, dataset, key, measurement):
+                rows = self._select_rows(folder, block)
+                values = rows.columns[measurement] if is_scalar(measurement) else rows.nested_values(measurement)
+                n_images = np.nan if rows.n_images is None else rows.n_images
+                columns = {"architecture": rows.architectures, "strength": rows.strengths}
+                tables.append(pd.DataFrame({**columns, "value": values, "n_images": n_images}))
+        table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=VALUE_COLUMNS, dtype=float)
+        return table.drop_duplicates(["architecture", "strength"], keep="last") if len(folders) > 1 else table
 
-    def _table_of(self, folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
-        """Return the rows of one folder; tables of numbers stay in memory."""
+    def _blocks_of(
+        self,
+        folder: DatasetFolder,
+        dataset: str,
+        key: str,
+        measurement: str,
+        architecture: ArchitectureId | None = None,
+    ) -> Iterable[RowBlock]:
+        """Return the rows of one folder, of all architectures or of one; numbers stay in memory."""
         if not is_scalar(measurement):
-            return read_key_table(folder, dataset, key, measurement)
+            return folder.iter_rows(dataset, key, measurement, architecture)
         name = (folder, dataset, paper_key(key), measurement)
-        if name not in self._tables:
-            self._tables[name] = read_key_table(folder, dataset, key, measurement)
-        return self._tables[name]
+        if name not in self._numbers:
+            self._numbers[name] = read_numbers(folder, dataset, key, measurement)
+        rows = self._numbers[name]
+        return [rows if architecture is None else rows.take(rows.architectures == architecture)]
 
-    def accuracies(self, dataset: str, column: str = "accuracy") -> pd.DataFrame:
+    def accuracies(self, dataset: str, column: str = "accuracy") -> "pd.DataFrame":
         """Return all accuracies of a dataset, or the numbers of images (`n_images`) on which they were computed.
 
         Accuracies of attacks do not include the clean accuracies.
@@ -358,6 +383,8 @@ class MergedFolders:
             order of `TASKS`, and strengths are ascending. Missing evaluations are NaN. There are no columns if all are
             missing.
         """
+        import pandas as pd
+
         rows = self._collect([dataset])
         if not len(rows):
             return pd.DataFrame()
@@ -370,7 +397,7 @@ class MergedFolders:
         return pd.DataFrame(values, pd.Index(networks, name="architecture"), names, copy=False)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """All accuracies.
 
         Returns:
@@ -382,8 +409,10 @@ class MergedFolders:
         """
         return self._collect(self.data)
 
-    def _collect(self, datasets: Sequence[str]) -> pd.DataFrame:
+    def _collect(self, datasets: Sequence[str]) -> "pd.DataFrame":
         """Return the rows of `table` for some datasets."""
+        import pandas as pd
+
         keys = sort_by_task_order(self.keys_all)
         pairs = [pair for pair in itertools.product(datasets, keys) if self.has(*pair)]
         tables = [self.read_table(*pair) for pair in pairs]
@@ -414,8 +443,8 @@ class MergedFolders:
         folders = self._folders_with(dataset, key, measurement)
         for folder in reversed(folders):
             new: set[tuple[Any, float]] = set()
-            for block in folder.iter_rows(dataset, key, measurement, architecture):
-                rows = self._select_rows(folder, f"{dataset} {key}", block, network)
+            for block in self._blocks_of(folder, dataset, key, measurement, architecture):
+                rows = self._select_rows(folder, block, network)
                 if len(folders) > 1:
                     identities = list(zip(rows.architectures.tolist(), rows.strengths.tolist(), strict=True))
                     rows = rows.take(np.array([identity not in read for identity in identities], bool))
@@ -424,14 +453,12 @@ class MergedFolders:
                     yield rows
             read |= new
 
-    def _select_rows(
-        self, folder: DatasetFolder, file_name: str, rows: RowBlock, network: ArchitectureId | None
-    ) -> RowBlock:
-        weights = pd.Series("" if rows.weights is None else rows.weights, range(len(rows)), dtype=object)
-        names = self.name_networks(folder, file_name, pd.Series(rows.architectures), weights)
-        names = names if network is None else names[names == network]
-        selected = rows.take(names.index.to_numpy(np.int64))
-        return RowBlock(names.to_numpy(), selected.weights, selected.strengths, selected.n_images, selected.columns)
+    def _select_rows(self, folder: DatasetFolder, rows: RowBlock, network: ArchitectureId | None = None) -> RowBlock:
+        names, positions = self.name_networks(folder, rows.architectures, rows.weights)
+        if network is not None:
+            is_network = names == network
+            names, positions = names[is_network], positions[is_network]
+        return replace(rows if len(positions) == len(rows) else rows.take(positions), architectures=names)
 
     def get_uid(self, i: int | str) -> str:
         """Return the id, as text, of the architecture that represents an architecture's isomorphism class."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.core.records import ArchitectureId, format_architecture
+from robust201.dataset.row_block import make_ids
 from robust201.statistics.outcomes import Packed, count_correct, unpack_outcomes
 from robust201.tasks.columns import CORRECT_BITS
 
@@ -72,15 +72,16 @@ def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strengt
         if file is None or strength not in folder.strengths(dataset, key):
             continue
         ids, weights, packed = folder.read_outcomes(file, strength)
-        names = reader.name_networks(folder, f"{dataset} {key}", pd.Series(ids), pd.Series(weights, dtype=object))
-        packed_by_network |= dict(zip(names.tolist(), packed[names.index.to_numpy(np.int64)], strict=True))
+        reader.check_weights(folder, dataset, key)
+        networks, rows = reader.name_networks(folder, make_ids(ids), np.array(weights, object))
+        packed_by_network |= dict(zip(networks.tolist(), packed[rows], strict=True))
     if not packed_by_network:
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {reader.path}: there are no per-image outcomes "
             f"({CORRECT_BITS}) at strength {strength:g}. Export the results with --parquet --outcomes bits."
         )
-    n_images, networks = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
-    return Outcomes(tuple(networks), np.stack([packed_by_network[network] for network in networks]), n_images)
+    n_images, evaluated = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
+    return Outcomes(tuple(evaluated), np.stack([packed_by_network[network] for network in evaluated]), n_images)
 
 
 def checked_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes | None:

@@ -56,47 +56,33 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def stamp_of(path: Path) -> tuple[str, int, int]:
-    """Return the path, size and modification time of a file; a file that was replaced has another stamp."""
-    status = path.stat()
-    return str(path), status.st_size, status.st_mtime_ns
-
-
-@lru_cache(maxsize=1024)
-def _read_schema_of(stamp: tuple[str, int, int]) -> pa.Schema:
-    path = Path(stamp[0])
-    with _convert_damage_errors(path):
-        return pq.read_schema(path)
-
-
-@lru_cache(maxsize=1024)
-def _read_distinct_values_of(stamp: tuple[str, int, int], column: str) -> tuple[Any, ...]:
-    path = Path(stamp[0])
-    if column not in column_names(path):
-        return ()
-    with _open_parquet(path) as file:
-        return tuple(pc.unique(file.read([column], use_threads=False)[column]).to_pylist())
-
-
-def _distinct_values(path: Path, column: str) -> list[Any]:
-    """Return the distinct values of a column, except null; empty if the file does not have the column."""
-    return [value for value in _read_distinct_values_of(stamp_of(path), column) if value is not None]
-
-
 def column_names(path: Path) -> list[str]:
     """Return the names of a file's columns."""
-    names: list[str] = _read_schema_of(stamp_of(path)).names
-    return names
+    return _read_column_names(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _read_column_names(path: Path, _modified: int) -> list[str]:
+    with _convert_damage_errors(path):
+        names: list[str] = pq.read_schema(path).names
+        return names
+
+
+def read_distinct_values(path: Path, column: str) -> list[Any]:
+    """Return the distinct values of a column, except null; empty if the file does not have the column."""
+    return _read_distinct_values(path, path.stat().st_mtime_ns, column) if column in column_names(path) else []
+
+
+@lru_cache(maxsize=1024)
+def _read_distinct_values(path: Path, _modified: int, column: str) -> list[Any]:
+    with _open_parquet(path) as file:
+        values = pc.unique(file.read([column], use_threads=False)[column]).to_pylist()
+    return [value for value in values if value is not None]
 
 
 def has_columns_of(path: Path, measurement: str) -> bool:
     """Return whether a file has all columns of a measurement."""
     return column_sources(measurement).keys() <= {*column_names(path)}
-
-
-def read_n_classes(path: Path) -> int | None:
-    """Return the number of classes of a file's dataset; None if unknown."""
-    return next((int(count) for count in _distinct_values(path, "n_classes")), None)
 
 
 def iter_parquet_rows(path: Path, measurement: str, architecture: ArchitectureId | None = None) -> Iterator[RowBlock]:

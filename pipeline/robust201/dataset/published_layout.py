@@ -196,12 +196,12 @@ def layout_of(space: str) -> SpaceLayout:
 
 
 def _nasbench201_values(architectures: Sequence[ArchitectureId]) -> dict[str, list[Any]]:
-    cells = [nasbench201.architecture(int(architecture)) for architecture in architectures]
-    members = _isomorph_members()
+    cells = [nasbench201.resolve(architecture) for architecture in architectures]
+    members, isomorphs = _isomorph_members(), nasbench201.isomorphs()
     return {
         "architecture": list(architectures),
-        "cell": [cell.spec for cell in cells],
-        "isomorphs": [members[cell.isomorph] for cell in cells],
+        "cell": [nasbench201.specs()[cell] for cell in cells],
+        "isomorphs": [members[isomorphs[cell]] for cell in cells],
     }
 
 

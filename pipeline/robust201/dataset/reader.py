@@ -12,8 +12,6 @@ import numbers
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.core.records import (
     CLEAN_STRENGTH,
@@ -28,12 +26,12 @@ from robust201.dataset.layout import (
     parse_architecture_id,
     spellings,
 )
-from robust201.dataset.table import is_scalar
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
 
 if TYPE_CHECKING:
     import altair as alt
+    import pandas as pd
 
     from robust201.dataset.derived import DerivedMetrics
     from robust201.dataset.outcomes import Outcomes
@@ -119,12 +117,6 @@ class Dataset(MergedFolders):
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None
     ) -> Iterator[tuple[ArchitectureId, float, Any]]:
         """Yield network, strength and value, nested as in JSON files."""
-        if is_scalar(measurement):
-            table = self.read_table(dataset, key, measurement)
-            table = table if network is None else table[table["architecture"] == network]
-            values = [None if isinstance(value, float) and math.isnan(value) else value for value in table["value"]]
-            yield from zip(table["architecture"].tolist(), table["strength"].tolist(), values, strict=True)
-            return
         for rows in self.iter_rows(dataset, key, measurement, network):
             values = rows.nested_values(measurement)
             yield from zip(rows.architectures.tolist(), rows.strengths.tolist(), values, strict=True)
@@ -268,6 +260,8 @@ class Dataset(MergedFolders):
             One row per position in the outcomes: `row` (index of the image in the dataset's split), `label`, and
             `sha256` (hash of the pixels as uint8, channels first).
         """
+        import pandas as pd
+
         from robust201.dataset.outcomes import read_images
 
         return pd.DataFrame(read_images(self, dataset)).rename_axis("position")

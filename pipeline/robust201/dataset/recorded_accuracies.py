@@ -91,7 +91,7 @@ def check_recorded(dataset: "Dataset") -> WeightsCheck:
     Raises:
         ResultsError: the file of recorded accuracies is invalid, or results are damaged.
     """
-    from robust201.dataset.table import read_key_table  # loads pandas, which exports do not need
+    from robust201.dataset.table import read_numbers
 
     if dataset.sweep is None:
         return check_accuracies(())
@@ -107,9 +107,11 @@ def check_recorded(dataset: "Dataset") -> WeightsCheck:
     measured: dict[tuple[str, str, str], float] = {}
     for name in dataset.data:
         if folder.find(name, CLEAN, "accuracy") is not None:
-            table = read_key_table(folder, name, CLEAN, "accuracy").dropna(subset="value")
-            rows = zip(table["architecture"].astype(str), table["weights"], table["value"].tolist(), strict=True)
-            measured |= {(name, architecture, weights): accuracy for architecture, weights, accuracy in rows}
+            rows = read_numbers(folder, name, CLEAN, "accuracy")
+            weights = [""] * len(rows) if rows.weights is None else rows.weights.tolist()
+            pairs = zip(map(str, rows.architectures.tolist()), weights, strict=True)
+            accuracies = rows.columns["accuracy"].tolist()
+            measured |= {(name, *pair): accuracy for pair, accuracy in zip(pairs, accuracies, strict=True)}
     accuracies = []
     for name, n_test, identifier, weights, fraction in read_recorded(dataset.path):
         accuracy = measured.get((name, identifier, weights), measured.get((name, identifier, "")))

@@ -51,6 +51,25 @@ class RowBlock:
         return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 
+def concatenate(blocks: Sequence[RowBlock], measurement: str) -> RowBlock:
+    """Return the rows of a file as one block; the measurement is a single column, whose integers become float64."""
+    if not blocks:
+        empty = np.zeros(0)
+        return RowBlock(empty.astype(np.int64), None, empty, None, {measurement: empty})
+    values = np.concatenate([block.columns[measurement] for block in blocks])
+    weights, n_images = (
+        None if first is None else np.concatenate([getattr(block, name) for block in blocks])
+        for name, first in (("weights", blocks[0].weights), ("n_images", blocks[0].n_images))
+    )
+    return RowBlock(
+        np.concatenate([block.architectures for block in blocks]),
+        weights,
+        np.concatenate([block.strengths for block in blocks]),
+        n_images,
+        {measurement: values.astype(np.float64) if values.dtype.kind in "iu" else values},
+    )
+
+
 def _to_nested(array: NDArray[Any]) -> list[Any]:
     if array.dtype.kind == "f" and np.isnan(array).any():
         objects = array.astype(object)

@@ -1,59 +1,57 @@
-"""Values of one key on one dataset as a table, one row per network and strength; tables of JSON files are cached.
+"""Numbers of one key on one dataset, one row per network and strength; those of JSON files are cached.
 
-A JSON file of accuracies takes much longer to read than its table, which is therefore stored as a Parquet file in the
+A JSON file of accuracies takes much longer to read than its numbers, which are therefore stored as NumPy arrays in the
 user's cache folder. A changed JSON file has another size or modification time, and is read again.
 """
 
 import contextlib
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
-import pandas as pd
 
 from robust201.core.errors import InputError, StorageError
 from robust201.core.files import atomic_write, make_folder
 from robust201.dataset.folder import DatasetFolder
-from robust201.dataset.row_block import RowBlock
-from robust201.tasks.columns import MEASUREMENTS, fields_of
-
-KEY_COLUMNS = ("architecture", "weights", "strength", "value", "n_images")
+from robust201.dataset.row_block import RowBlock, concatenate, make_ids
+from robust201.tasks.columns import MEASUREMENTS
 
 MIN_CACHED_BYTES = 1 << 16
-"""Minimum size of a JSON file whose table is cached."""
+"""Minimum size of a JSON file whose numbers are cached."""
 
-_CACHE_FORMAT = 2
-"""Number of the layout of cached tables; tables of another layout are read again."""
+_CACHE_FORMAT = 3
+"""Number of the layout of cached arrays; files of another layout are read again."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of cached tables: ``robust201`` in ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
+    """Return the folder of cached numbers: ``robust201`` in ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "robust201" / "tables"
 
 
-def read_key_table(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
-    """Read a measurement.
+def read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> RowBlock:
+    """Read a measurement that is one number (see `is_scalar`).
 
     Returns:
-        `architecture` (int64 or text), `weights` (empty without a name), `strength` (float64), `value` (float64, or
-        nested lists and dictionaries as in JSON files) and `n_images` (float64, NaN if unknown).
+        The rows, with `n_images` (NaN if unknown) and the column `measurement`: float64, or the nested lists of a
+        measure.
 
     Raises:
         ResultsError: the file is missing or damaged, or a value is invalid.
     """
     file = folder.find(dataset, key, measurement)
-    cached = _cached_file(file) if file is not None and is_scalar(measurement) else None
-    if cached is not None and cached.is_file():
-        table = pd.read_parquet(cached)
-    else:
-        table = _read_rows(folder, dataset, key, measurement)
-        if cached is not None:
-            _write_cache(cached, table)
+    cached = None if file is None else _cached_file(file, measurement)
+    rows = None if cached is None else _read_cache(cached, measurement)
+    if rows is None:
+        rows = concatenate([*folder.iter_rows(dataset, key, measurement)], measurement)
+        if cached is not None and rows.columns[measurement].dtype == np.float64:
+            _write_cache(cached, rows)
     # Other files than the cached one contain the number of images.
-    if len(table) and table["n_images"].isna().all():
-        table["n_images"] = folder.count_images(dataset, key)
-    return table
+    if rows.n_images is None:
+        rows = replace(rows, n_images=np.full(len(rows), folder.count_images(dataset, key)))
+    return rows
 
 
 def is_scalar(measurement: str) -> bool:
@@ -62,39 +60,33 @@ def is_scalar(measurement: str) -> bool:
     return columns is None or [column.dimensions for column in columns.values()] == [()]
 
 
-def _read_rows(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> pd.DataFrame:
-    tables = [_to_table(rows, measurement) for rows in folder.iter_rows(dataset, key, measurement)]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*KEY_COLUMNS], dtype=float)
-
-
-def _to_table(rows: RowBlock, measurement: str) -> pd.DataFrame:
-    column = rows.columns[next(iter(fields_of(measurement).values()))]
-    is_number = column.ndim == 1 and column.dtype.kind in "iuf"
-    values = pd.Series(column if is_number else rows.nested_values(measurement), dtype=None if is_number else object)
-    columns = {
-        "architecture": rows.architectures,
-        "weights": "" if rows.weights is None else rows.weights,
-        "strength": rows.strengths,
-        "value": values.astype(np.float64) if is_number else values,
-        "n_images": np.nan if rows.n_images is None else rows.n_images,
-    }
-    return pd.DataFrame(columns)
-
-
-def _cached_file(file: Path) -> Path | None:
-    """Return the file with the table of a large JSON file, which need not exist; None for other files."""
+def _cached_file(file: Path, measurement: str) -> Path | None:
+    """Return the file with the numbers of a large JSON file, which need not exist; None for other files."""
     status = file.stat()
     if file.suffix == ".parquet" or status.st_size < MIN_CACHED_BYTES:
         return None
-    identity = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:32]
-    return cache_folder() / f"{identity}.{status.st_size}.{status.st_mtime_ns}.{_CACHE_FORMAT}.parquet"
+    identity = hashlib.sha256(f"{measurement} of {file.resolve()}".encode()).hexdigest()[:32]
+    return cache_folder() / f"{identity}.{status.st_size}.{status.st_mtime_ns}.{_CACHE_FORMAT}.npz"
 
 
-def _write_cache(cached: Path, table: pd.DataFrame) -> None:
-    """Store a table, unless the cache is not writable."""
+def _read_cache(cached: Path, measurement: str) -> RowBlock | None:
+    """Return cached rows; None if they are not cached, or damaged."""
+    try:
+        with np.load(cached) as arrays:
+            architectures, strengths, values = (arrays[name] for name in ("architectures", "strengths", "values"))
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile):
+        return None
+    ids = architectures if architectures.dtype == np.int64 else make_ids(architectures)
+    return RowBlock(ids, None, strengths, None, {measurement: values})
+
+
+def _write_cache(cached: Path, rows: RowBlock) -> None:
+    """Store rows, unless the cache is not writable."""
+    ids = rows.architectures if rows.architectures.dtype == np.int64 else rows.architectures.astype(str)
     with contextlib.suppress(OSError, InputError, StorageError):
         make_folder(cached.parent)
-        for outdated in cached.parent.glob(f"{cached.name.partition('.')[0]}.*.parquet"):
+        for outdated in cached.parent.glob(f"{cached.name.partition('.')[0]}.*.npz"):
             outdated.unlink(missing_ok=True)
         with atomic_write(cached) as stream:
-            table.to_parquet(stream)
+            (values,) = rows.columns.values()
+            np.savez(stream, architectures=ids, strengths=rows.strengths, values=values)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from robust201.core.errors import ResultsError
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS, Column
+from robust201.tasks.columns import COLUMNS, ELEMENTS, MEASUREMENTS, Column
 
 ADVICE = "Export or download it again."
 
@@ -154,6 +154,8 @@ def check_column(name: str, array: NDArray[Any]) -> None:
         ValueError: a value is not a count, or not a fraction, as the column requires, or has a wrong shape.
     """
     column = COLUMNS.get(name)
+    if name in ELEMENTS and not are_fractions(array):
+        raise ValueError("numbers that are not fractions")
     if column is None:
         return
     if not column.fits(array.shape[1:]):

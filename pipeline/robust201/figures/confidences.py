@@ -113,7 +113,7 @@ def draw_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figu
     for key in sort_by_group(list(frame["key"].unique())):
         rows = frame[frame["key"] == key]
         strength = float(rows["strength"].iloc[0])
-        panels.append(Panel((column_label(key, strength, results.strengths(key)),), partial(draw, rows=rows)))
+        panels.append(Panel((column_label(key, strength),), partial(draw, rows=rows)))
     min_width = max(108.0, CLASS_WIDTH * n_classes)
     return Figure(panels, min_width, max(165.0, min_width))
 

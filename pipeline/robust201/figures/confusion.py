@@ -51,7 +51,7 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     panels = []
     groups: Any = frame.groupby(["key", "strength"], sort=False)
     for (key, strength), rows in groups:
-        title = column_label(key, strength, results.strengths(key))
+        title = column_label(key, strength)
         panels.append(Panel((title,), partial(draw, matrix=rows.droplevel(["key", "strength"]))))
     return Figure(panels, 112)
 

@@ -66,7 +66,7 @@ def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
     columns = {}
     for other in results.folder:
         for key, strength in _clean_and_attacks(other):
-            label = f"{dataset_label(other.name)}: {column_label(key, strength, other.strengths(key))}"
+            label = f"{dataset_label(other.name)}: {column_label(key, strength)}"
             columns[label] = other.column(key, strength)
     tau = _kendall(pd.DataFrame(columns))
     return pd.DataFrame() if len(results.folder) < 2 or tau.isna().to_numpy().all() else tau
@@ -80,7 +80,7 @@ def _correlate(results: DatasetResults, columns_by_view: Mapping[str, Sequence[K
     tau_by_view = {}
     for view, columns in columns_by_view.items():
         # Omit the severity if all columns have the same severity.
-        names = [key_label(k) if view else column_label(k, s, results.strengths(k)) for k, s in columns]
+        names = [key_label(k) if view else column_label(k, s) for k, s in columns]
         tau = _kendall(results.accuracies[list(columns)].set_axis(names, axis=1))
         if len(columns) > 1 and not tau.isna().to_numpy().all():
             tau_by_view[view] = tau

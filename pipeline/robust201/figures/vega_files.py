@@ -30,11 +30,13 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence
     axes_width = 45.0
     for _ in range(2):  # the width of the axes' labels is only known once they are drawn
         svg = draw_svg(specify_file(figure, width_in_points, axes_width, PAPER, notes=notes))
-        excess_width = _read_size(svg)[0] - width_in_points
+        excess_width = _read_width(svg) - width_in_points
         if abs(excess_width) < 1:
             break
         axes_width += excess_width
-    return convert_svg(_widen(svg, width_in_points), file_format)
+    # What remains of the difference, less than a point, is stretched.
+    stretched = rf'width="{width_in_points:g}" height="\2" viewBox="0 0 \1 \2" preserveAspectRatio="none"'
+    return convert_svg(_SIZE.sub(stretched, svg, count=1), file_format)
 
 
 def convert_svg(svg: str, file_format: str) -> bytes:
@@ -58,19 +60,9 @@ def draw_svg(spec: Spec) -> str:
     return _REFERENCE.sub(lambda match: f"{match[1]}{stable_ids.get(match[2], match[2])}{match[3]}", svg)
 
 
-def _read_size(svg: str) -> tuple[float, float]:
-    """Return the width and height of an SVG, in points."""
+def _read_width(svg: str) -> float:
+    """Return the width of an SVG, in points."""
     match = _SIZE.search(svg)
     if match is None:
         raise RobustError("Measuring a drawing failed: the SVG has no width and height.")
-    return float(match[1]), float(match[2])
-
-
-def _widen(svg: str, width: float) -> str:
-    """Widen a drawing to exactly `width` points, with its content in the middle."""
-    drawn_width, height = _read_size(svg)
-    shift = (width - drawn_width) / 2
-    svg = svg.replace(f'<rect width="{drawn_width:g}"', f'<rect width="{width:g}"', 1)
-    start = svg.index(">", svg.index("<rect")) + 1
-    shifted = f'{svg[:start]}<g transform="translate({shift:g},0)">{svg[start:].removesuffix("</svg>")}</g></svg>'
-    return _SIZE.sub(f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"', shifted, count=1)
+    return float(match[1])

@@ -84,8 +84,8 @@ class CorruptedStore:
         pixels = self.pixels(key, int(severity))[self._rows[positions_in_range]]
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
-    def digest(self, key: str) -> str:
-        """Return the hash of the selected images of a corruption at all five severities.
+    def digest(self, key: str, severities: Sequence[int] = range(1, N_SEVERITIES + 1)) -> str:
+        """Return the hash of the selected images of a corruption, by default at all five severities.
 
         The hash is the SHA-256 of the shape, the selected rows of the test split and the pixels. It is computed once
         per process.
@@ -93,13 +93,6 @@ class CorruptedStore:
         Raises:
             DatasetError: the file is missing or has the wrong shape, or a generated file has changed.
         """
-        return self._digest(key, range(1, N_SEVERITIES + 1))
-
-    def severity_digest(self, key: str, severity: int) -> str:
-        """Return the hash of the selected images at one severity (see `digest`)."""
-        return self._digest(key, [severity])
-
-    def _digest(self, key: str, severities: Sequence[int]) -> str:
         if (key, *severities) not in self._digests:
             if self._made is not None:
                 self._made.check_unchanged(key)

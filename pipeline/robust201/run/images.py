@@ -1,7 +1,7 @@
 """Corrupted images of a sweep: parts that make them, at the front of a run, and the stores that workers read.
 
 A part makes the images of a key at one severity, in ``<dataset>-<key>-<digest>/<severity>.npy``, (N, H, W, 3) uint8.
-The digest is that of the clean images and the recipe. The hash of the images (`CorruptedStore.severity_digest`) is
+The digest is that of the clean images and the recipe. The hash of the images (`CorruptedStore.digest`) is
 written after them, to ``<severity>.sha256``. If two workers make the same images at once, they write the same bytes,
 because equal recipes give equal pixels.
 """

@@ -343,6 +343,14 @@ MEASUREMENTS: dict[str, dict[str, Column]] = {
 """Columns of each measurement, by field of its JSON object. Measurements are named as in the sweep YAML and in exported
 files."""
 
+ELEMENTS: dict[str, tuple[str, ColumnSource]] = {
+    name: (column.measurement, source)
+    for column in COLUMNS.values()
+    for name, source in column.parquet.items()
+    if source.element is not None
+}
+"""Numbers that are part of a measurement, such as ``confidence_correct``, with the measurement and their source."""
+
 PUBLISHED = ("accuracy", "confidence", "cm")
 """Measurements of the published dataset, which are also the default of a sweep."""
 

@@ -5,7 +5,7 @@ import tarfile
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from robust201.core.errors import DatasetError
 from robust201.core.files import fsync_folder, reporting_write_errors
@@ -16,30 +16,13 @@ _HTTP_TIMEOUT_SECONDS = 20
 _HTTP_RETRIES = 2
 
 
-class ByteProgress(Protocol):
-    """Progress bar of a download, as pooch calls it.
-
-    Attributes:
-        total: size of the file in bytes; 0 if the server does not state it.
-    """
-
-    total: int
-
-    def update(self, n_bytes: int) -> None:
-        """Count further bytes."""
-
-    def reset(self) -> None:
-        """Count from 0 again."""
-
-    def close(self) -> None:
-        """End the progress bar."""
-
-
-def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> Path:
+def fetch(name: str, folder: Path, *, progress: Any = None) -> Path:
     """Fetch an entry of the registry, such as ``"CIFAR-10-C"``, into the data folder, and return the entry's folder.
 
     Existing files are verified and not replaced. An archive that the user placed in `folder` is used without
     network access, and stays there; a downloaded archive is removed after unpacking.
+
+    `progress` is a progress bar of pooch, with `total` (in bytes), `update`, `reset` and `close`; None for none.
 
     Raises:
         ConfigError: the registry has no such entry.
@@ -91,7 +74,7 @@ def _verify_folder(target: Path, entry: Download) -> None:
         checksum.check_file(target / name)
 
 
-def _download(entry: Download, scratch: Path, folder: Path, progress: ByteProgress | None) -> Path:
+def _download(entry: Download, scratch: Path, folder: Path, progress: Any) -> Path:
     """Download an entry's archive over HTTP to a temporary folder, and return it after its checksum was compared."""
     import pooch
     import requests

@@ -47,7 +47,6 @@ class NasBench201(Space):
     edge_labels = cells.EDGE_LABELS
     specs = staticmethod(cells.specs)
     isomorphs = staticmethod(cells.isomorphs)
-    meta = staticmethod(cells.meta)
     parse = staticmethod(cells.parse)
     kernel_parameters = staticmethod(cells.kernel_parameters)
     max_kernel_parameters = 54
@@ -65,7 +64,7 @@ class NasBench201(Space):
         return NasBench201(channels, cells)
 
     def spec(self, architecture: ArchitectureId) -> str:
-        return cells.resolve(architecture).spec
+        return cells.specs()[cells.resolve(architecture)]
 
     def identity(self) -> dict[str, Any]:
         return {"channels": self.channels, "cells": self.cells_per_stage}
@@ -84,7 +83,7 @@ class NasBench201(Space):
         for name in names:
             bounds = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", name) if isinstance(name, str) else None
             if bounds:
-                first, last = (cells.resolve(int(bound)).index for bound in bounds.groups())
+                first, last = map(cells.resolve, bounds.groups())
                 indices.update(index for index in evaluated if first <= index <= last)
             else:
                 indices.add(self.resolve(name))
@@ -96,7 +95,7 @@ class NasBench201(Space):
         return tuple(sorted(indices))
 
     def resolve(self, name: int | str) -> int:
-        return cells.resolve(name).isomorph
+        return cells.isomorphs()[cells.resolve(name)]
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int:
         """Return the number of trainable parameters."""

@@ -13,9 +13,8 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from robust201.core.errors import ArchitectureError, did_you_mean
 
@@ -37,36 +36,6 @@ _ZERO = "#"
 
 KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
 _SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "([^|+~]+)"))
-
-
-class Neighbour(NamedTuple):
-    """A cell that differs from another cell on one edge.
-
-    Attributes:
-        edge: index of the edge in `EDGES`.
-        operation: the neighbour's operation on this edge.
-        spec: the neighbour's cell string.
-    """
-
-    edge: int
-    operation: str
-    spec: str
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One cell.
-
-    Attributes:
-        index: index in the published order, 0 to 15,624.
-        spec: the cell string.
-        isomorph: lowest index in the architecture's isomorphism class. It equals `index` if the architecture itself is
-            evaluated.
-    """
-
-    index: int
-    spec: str
-    isomorph: int
 
 
 @cache
@@ -131,29 +100,23 @@ def _term(node: str, operation: str) -> str:
     return node if operation == "skip_connect" else f"({node})@{operation}"
 
 
-def architecture(index: int) -> Architecture:
-    """Return an architecture by its index, 0 to 15,624; raise ArchitectureError if it is out of range."""
+def resolve(name: int | str) -> int:
+    """Return the index of a cell, 0 to 15,624, given the index, the index as text, or the cell string.
+
+    Raises:
+        ArchitectureError: there is no such architecture; the message suggests the closest one.
+    """
+    stripped_name = str(name).strip()
+    if not re.fullmatch(r"-?[0-9]{1,9}", stripped_name):
+        return _indices_by_spec()[format_spec(parse(stripped_name))]
+    index = int(stripped_name)
     if not 0 <= index < N_ARCHITECTURES:
         nearest = 0 if index < 0 else N_ARCHITECTURES - 1
         raise ArchitectureError(
             f"Looking up an architecture failed for index {index}: it must be from 0 to {N_ARCHITECTURES - 1}. "
             f"The closest index is {nearest}."
         )
-    return Architecture(int(index), specs()[index], isomorphs()[index])
-
-
-def resolve(name: int | str) -> Architecture:
-    """Return an architecture by its index, the index as text, or its cell string.
-
-    Raises:
-        ArchitectureError: there is no such architecture; the message suggests the closest one.
-    """
-    if isinstance(name, int):
-        return architecture(name)
-    stripped_name = name.strip()
-    if re.fullmatch(r"-?[0-9]{1,9}", stripped_name):
-        return architecture(int(stripped_name))
-    return architecture(_indices_by_spec()[format_spec(parse(stripped_name))])
+    return index
 
 
 def parse(spec: str) -> tuple[str, ...]:
@@ -246,25 +209,18 @@ def _kernel_areas(spec: str) -> list[int]:
     return [KERNEL_SIZES[operation] ** 2 for operation in parse(spec) if operation in KERNEL_SIZES]
 
 
-def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return the content of `meta.json` in the format of the published dataset.
+def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
+    """Return the content of `meta.json` in the format of the published dataset, without a final newline.
 
     `epsilons` are in units of 1/255, by key. Keys are not changed or reordered. The content is ``{"ids": {"0":
-    {"nb201-string": …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
+    {"nb201-string": …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``. With the published epsilons and keys
+    (``pgd@Linf``), the text equals the published file byte for byte.
     """
     ids = {
         str(index): {"nb201-string": spec, "isomorph": str(isomorph)}
         for index, (spec, isomorph) in enumerate(zip(specs(), isomorphs(), strict=True))
     }
-    return {"ids": ids, "epsilons": {key: [float(epsilon) for epsilon in values] for key, values in epsilons.items()}}
-
-
-def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
-    """Return the content of `meta.json` as text, with spaces after commas and colons, and without a final newline.
-
-    With the published epsilons and keys (``pgd@Linf``), the text equals the published file byte for byte.
-    """
-    return json.dumps(meta(epsilons))
+    return json.dumps({"ids": ids, "epsilons": {key: list(map(float, values)) for key, values in epsilons.items()}})
 
 
 NODE_NAMES = ("in", "1", "2", "out")
@@ -299,14 +255,17 @@ def edit_distance(spec: str, other_spec: str) -> int:
     )
 
 
-def neighbours(spec: str) -> list[Neighbour]:
+def neighbours(spec: str) -> list[tuple[int, str, str]]:
     """Return the 24 cells at edit distance 1, ordered by edge, and then by `OPERATIONS`.
 
     Some of them may be isomorphic to each other, or to the cell itself.
+
+    Returns:
+        For each cell, the index in `EDGES` of the edge that differs, its operation on this edge, and its cell string.
     """
     operations = parse(spec)
     return [
-        Neighbour(edge, operation, format_spec([*operations[:edge], operation, *operations[edge + 1 :]]))
+        (edge, operation, format_spec([*operations[:edge], operation, *operations[edge + 1 :]]))
         for edge in range(len(EDGES))
         for operation in OPERATIONS
         if operation != operations[edge]
