@@ -1,7 +1,6 @@
 """Names of accuracies in `search` and `analyse`."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,10 +13,12 @@ from tests.support.small_results import results_of, write_results
 ACCURACIES = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> DatasetResults:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
     """Return results with clean, PGD, and a custom key and a measure that have the same name, `my.pgd`."""
-    folder = write_results(tmp_path, ACCURACIES | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}})
+    folder = write_results(
+        tmp_path_factory.mktemp("terms"), ACCURACIES | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}}
+    )
     meta = json.loads((folder / "meta.json").read_text())
     meta["epsilons"]["my.pgd"] = [1.0, 8.0]
     (folder / "meta.json").write_text(json.dumps(meta))
@@ -47,6 +48,13 @@ def test_mean_accuracy_averages_the_evaluations_of_a_name(
     results: DatasetResults, name: str, expected: list[float]
 ) -> None:
     assert mean_accuracy(results, name).tolist() == pytest.approx(expected)
+
+
+def test_strengths_of_own_attacks_have_the_unit_of_their_norm(results: DatasetResults) -> None:
+    expected = [("my.pgd", 8.0)]
+    assert find_evaluations(results, "my.pgd:8/255") == []
+    results.reader.folders[0]._custom_parameters["my.pgd"] = {"kind": "attack", "norm": "Linf"}
+    assert find_evaluations(results, "my.pgd:8/255") == find_evaluations(results, "my.pgd:8") == expected
 
 
 def test_find_evaluations_ignores_measures(results: DatasetResults) -> None:

@@ -216,20 +216,18 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"data": "cifar01"}, "'cifar01'"),
     ({"data": "empty.npz"}, "empty.npz"),
     ({"data": "classes"}, "1.jpg"),
-    ({"images": 99}, "from 1 to 21"),
     ({"resize": "large"}, "--resize 'large'"),
     ({"network": "my_model.py:build,width=3"}, "'width=3'"),
     ({"mean": "a,b,c"}, "expected (mean, std)"),
-    ({"mean": "nan,0,0"}, "mean: "),
     ({"mean": "125,123,114"}, "pixels from 0 to 255"),
-    ({"std": "0.2,0.2,-1"}, "std: "),
     ({"std": None}, "expected (mean, std)"),
     ({"keys": "pdg"}, "'pgd'"),
+    ({"keys": "pdg:8/255"}, "Did you mean 'pgd'?"),
     ({"keys": "clean,fgsm,clean"}, "more than once"),
     ({"set": "pgd.steps=3"}, "'pgd.steps=3'"),
     ({"set": "fgsm=3"}, "'fgsm=3'"),
     ({"set": "fgsm.epsilon=3"}, "'epsilon'"),
-    ({"keys": None, "set": "quick.steps=3"}, "preset"),
+    ({"keys": None, "set": "pgd.steps=3"}, "List its keys instead: --keys clean,fgsm,pgd,"),
     ({"device": "meta"}, "'meta'"),
     ({"out": "."}, "Writing failed for ."),
     ({"out": "/proc/t.csv"}, "t.csv"),
@@ -260,13 +258,6 @@ def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunC
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_evaluate_does_not_unpickle_networks(files: Path, robust201: RunCommand) -> None:
-    torch.save(TinyNetwork(), files / "w.pth")
-    line = robust201(*make_arguments(weights="w.pth")).error_line(2)
-    assert "names tests.support.tiny_networks.TinyNetwork, whose code would be executed" in line
-    assert "torch.save(network.state_dict(), 'weights.pth')" in line
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -288,11 +279,13 @@ def test_evaluate_reports_failure_during_an_attack_in_one_line(files: Path, robu
 
 
 def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
-    names = ("pgd.steps=2", "pgd.epsilons=8/255", "pgd.rel_stepsize=1", "autoattack.epsilons=8/255")
+    names = ("pgd.steps=2", "pgd.epsilons=8/255", "pgd.rel_stepsize=1", "aa_standard.epsilons=8/255")
     settings = [
         argument for name in (*names, "autoattack.queries=5", "autoattack.steps=3") for argument in ("--set", name)
     ]
-    assert robust201(*make_arguments(keys="clean,pgd,autoattack", out="results.csv"), *settings).code == 0
+    result = robust201(*make_arguments(keys="clean,pgd,autoattack", out="results.csv"), *settings)
+    assert result.code == 0
+    assert "Wrote results.csv." in result.err
     fields = {"pgd": {"steps": 2, "epsilons": ["8/255"], "rel_stepsize": 1}}
     autoattack = {"aa_standard": {"epsilons": ["8/255"], "queries": 5, "steps": 3}}
     arguments = (TinyNetwork(seed=0), IMAGES.images, IMAGES.labels, {"clean": {}, **fields, **autoattack})

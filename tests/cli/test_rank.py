@@ -15,7 +15,7 @@ SELECTION = ["--architectures", "21,13714,3456"]
 def run_command(*arguments: str) -> str:
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def test_rank_prints_and_writes_table(tmp_path: Path) -> None:

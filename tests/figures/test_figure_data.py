@@ -295,7 +295,7 @@ def test_neighbour_changes_are_differences_from_the_best_cell(tmp_path):
         assert row.change == pytest.approx({3456: -0.3, 9930: -0.1}[row.neighbour])
         operations = list(nasbench201.parse(nasbench201.specs()[1462]))
         operations[row.edge] = row.operation
-        assert nasbench201.isomorphs()[nasbench201.resolve(make_cell(*operations)).index] == row.neighbour
+        assert nasbench201.isomorphs()[nasbench201.resolve(make_cell(*operations))] == row.neighbour
 
 
 def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):

@@ -310,24 +310,3 @@ def test_find_parts_sorts_nested_parts_and_rejects_several_archives(tmp_path: Pa
     (tmp_path / "a.taraa").touch()
     with pytest.raises(CheckpointError, match=r"both a\.taraa and smaller parts of it"):
         find_parts(tmp_path / "a.tarab")
-
-
-@settings(max_examples=50)
-@given(
-    part_contents=st.lists(st.binary(max_size=9), min_size=1, max_size=5),
-    positions_and_lengths=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
-)
-def test_joined_parts_read_as_one_file(
-    tmp_path_factory: pytest.TempPathFactory, part_contents: list[bytes], positions_and_lengths: list[tuple[int, int]]
-) -> None:
-    folder = tmp_path_factory.mktemp("parts")
-    paths = [folder / str(position) for position in range(len(part_contents))]
-    for path, part_content in zip(paths, part_contents, strict=True):
-        path.write_bytes(part_content)
-    content = b"".join(part_contents)
-    with io.BufferedReader(JoinedParts(paths), 4) as joined:  # type: ignore[type-var]
-        assert joined.read() == content
-        for start, length in positions_and_lengths:
-            joined.seek(start)
-            assert joined.read(length) == content[start : start + length]
-        assert joined.seek(0, io.SEEK_END) == len(content)

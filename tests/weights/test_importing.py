@@ -63,7 +63,7 @@ def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Pa
     ]
     for record in store.records():
         size = {"channels": CHANNELS, "cells": CELLS, "n_classes": CLASSES[record.dataset]}
-        assert record.spec == nasbench201.architecture(record.index).spec
+        assert record.spec == nasbench201.specs()[record.index]
         assert record.parameters == nasbench201.parameter_count(record.spec, **size)
         assert record.source == f"{nats.name}/{record.index:06d}.pickle.pbz2"
         weights = random_weights(record.index, record.dataset, record.seed, 200)
@@ -108,7 +108,7 @@ def swap_axes(_results: Any, trial: Any) -> None:
 
 EDITS: dict[str, Any] = {
     "weights of another cell": replace_weights,
-    "another cell": lambda results, _: results.update(arch_str=nasbench201.architecture(309).spec),
+    "another cell": lambda results, _: results.update(arch_str=nasbench201.specs()[309]),
     "NaN": lambda _, trial: trial["net_state_dict"]["stem.0.weight"].view(-1)[:1].fill_(float("nan")),
     "swapped axes": swap_axes,
     "a missing buffer": lambda _, trial: trial["net_state_dict"].pop("stem.1.running_mean"),

@@ -37,7 +37,7 @@ def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, floa
         return [column for column in results.columns if column[0] in keys]
     expanded_keys = expand_keys([paper_key(name)])
     evaluations = [column for column in results.columns if column[0] in expanded_keys]
-    return evaluations or [column for column in results.columns if _is_named(name, *column)]
+    return evaluations or [column for column in results.columns if _is_named(results, name, *column)]
 
 
 def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, float]]:
@@ -101,12 +101,13 @@ def collect_measures(results: DatasetResults, table: pd.DataFrame | None = None)
     return pd.DataFrame(columns).reindex(results.accuracies.index)
 
 
-def _is_named(name: str, key: str, strength: float) -> bool:
+def _is_named(results: DatasetResults, name: str, key: str, strength: float) -> bool:
     """Return whether a name means a key at a strength."""
+    if name == evaluation_name(key, strength):  # also strength 0 in published files, not an epsilon
+        return True
     named_key, text = parse_term(name)
-    task = task_of(key)
     try:
-        named_strength = parse_strength(text, None if task is None else task.constraint)
+        named_strength = parse_strength(text, results.reader.norm_ball_of(key))
     except ValueError:
-        return name == evaluation_name(key, strength)  # published files may have strength 0, which is not an epsilon
+        return False
     return (paper_key(named_key), named_strength) == (key, strength)

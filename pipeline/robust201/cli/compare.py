@@ -138,6 +138,8 @@ def curves(
         write_csv(out, security_curves.distances.reset_index())
     elif out is not None:
         security_curves.save(out)
+    if out is not None:
+        console.say(f"Wrote {out}.")
     if as_json:
         print_json({"summary": security_curves.summary.splitlines(), "networks": to_json_rows(security_curves.table)})
     else:

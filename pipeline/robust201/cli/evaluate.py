@@ -176,11 +176,16 @@ def write_table(out: Path, table: "Evaluation | Comparison | Ranking") -> None:
         write_text(out, table.latex())
     else:
         write_csv(out, table.table)
+    console.say(f"Wrote {out}.")
 
 
 def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse comma-separated keys and their parameters (--set) for `parse_keys`."""
-    from robust201.analysis.requested_keys import pair_with_fields
+    """Parse comma-separated keys and their parameters (--set) for `parse_keys`.
+
+    In --set, a group with a single key, such as `autoattack`, and its key stand for each other.
+    """
+    from robust201.analysis.requested_keys import find_preset, pair_with_fields
+    from robust201.tasks import KEY_GROUPS, PRESETS, expand_keys
     from robust201.tasks.parameters import STRENGTH_FIELDS
 
     pairs = pair_with_fields([_read_key(name.strip()) for name in keys.split(",") if name.strip()])
@@ -189,14 +194,22 @@ def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
         raise ConfigError(
             f"Reading the command line failed for {keys!r}: a key is listed more than once. List each key once."
         )
+    if settings and (preset := find_preset(fields_by_key)) is not None:
+        raise ConfigError(
+            f"Reading the command line failed for --set {settings[0]!r}: the parameters of the preset {preset} are "
+            f"fixed. List its keys instead: --keys {','.join(PRESETS[preset])}"
+        )
+    groups_first = sorted(fields_by_key, key=lambda name: name not in KEY_GROUPS)
+    listed = {expand_keys([name]): name for name in groups_first}  # a key overrides a group of this key
     for setting in settings:
         match = _SETTING.fullmatch(setting)
-        if match is None or match["key"] not in fields_by_key:
+        key = None if match is None else listed.get(expand_keys([match["key"]]))
+        if match is None or key is None:
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: expected KEY.PARAMETER=VALUE with one of "
                 f"--keys ({', '.join(fields_by_key)}), such as pgd.epsilons=8/255. Correct the option."
             )
-        fields, name = fields_by_key[match["key"]], match["name"]
+        fields, name = fields_by_key[key], match["name"]
         if match["group"]:
             fields = fields.setdefault("parameters", {})
         if not isinstance(fields, dict) or name in fields:

@@ -95,6 +95,7 @@ def _show_metrics(
     derived_metrics = Dataset(dataset, weights=weights).metrics(data, keys)
     if out is not None:
         write_csv(out, derived_metrics.to_frame())
+        console.say(f"Wrote {out}.")
     if as_json:
         print_json(derived_metrics.to_payload())
     else:

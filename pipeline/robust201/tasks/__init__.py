@@ -124,7 +124,7 @@ def _advise_key(key: str) -> str:
         return " In Python, pass several keys as a list."
     if key.endswith(".py"):
         return " Custom attacks and measures have the fields of docs/your-own.md, such as `file`."
-    return suggest_key(key, [*TASKS, *KEY_GROUPS, *PRESETS])
+    return suggest_key(name or key, [*TASKS, *KEY_GROUPS, *PRESETS])
 
 
 def _normalise(text: str) -> str:

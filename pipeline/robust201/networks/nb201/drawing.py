@@ -3,7 +3,10 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.colours import INK, PAPER
 from robust201.networks.nb201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
@@ -41,47 +44,20 @@ nodes; positive to the right of the edge."""
 
 _CURVE_SEGMENTS = 40
 
-Point = tuple[float, float]
 
+def edge_curve(edge: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the points (n, 2) of an edge's curve, and the centre (2,) of its label.
 
-class Edge(NamedTuple):
-    """Drawing of an operation on an edge: a curve with an arrow head, and a label.
-
-    Attributes:
-        edge: index in `cells.EDGES`.
-        operation: name of the operation.
-        curve: points of the curve, from the source node to the target node.
-        angle: angle of the arrow in degrees, clockwise from the top.
-        label: centre of the label.
+    The curve is quadratic, leads from the source node to the target node, and ends at the circles of both.
     """
-
-    edge: int
-    operation: str
-    curve: list[Point]
-    angle: float
-    label: Point
-
-
-def edge_parts(edge: int, operation: str) -> Edge:
-    """Return the parts of an edge's drawing. The curve is quadratic, and ends at the circles of its nodes."""
     source, target = EDGES[edge]
-    (x0, y0), (x1, y1) = NODES[source], NODES[target]
-    bend = _BENDS[source, target]
-    control = (x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)
-
-    def curve_point(t: float) -> Point:
-        weights = (1 - t) ** 2, 2 * t * (1 - t), t**2
-        x, y = (
-            sum(weight * value for weight, value in zip(weights, values, strict=True))
-            for values in ((x0, control[0], x1), (y0, control[1], y1))
-        )
-        return x, y
-
-    curve_points = [curve_point(step / _CURVE_SEGMENTS) for step in range(_CURVE_SEGMENTS + 1)]
-    curve = [p for p in curve_points if min(math.dist(p, NODES[source]), math.dist(p, NODES[target])) >= NODE_RADIUS]
-    (before_x, before_y), (tip_x, tip_y) = curve[-2:]
-    angle = 90 - math.degrees(math.atan2(tip_y - before_y, tip_x - before_x))
-    return Edge(edge, operation, curve, angle, curve_point(0.5))
+    start, end = np.array(NODES[source]), np.array(NODES[target])
+    to_the_right = np.array([end[1] - start[1], start[0] - end[0]])
+    control = (start + end) / 2 + _BENDS[source, target] * to_the_right
+    t = np.arange(_CURVE_SEGMENTS + 1)[:, None] / _CURVE_SEGMENTS
+    curve = (1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end
+    is_outside = [np.linalg.norm(curve - centre, axis=1) >= NODE_RADIUS for centre in (start, end)]
+    return curve[np.all(is_outside, axis=0)], curve[_CURVE_SEGMENTS // 2]
 
 
 def draw_cell(spec: str | None, title: str = "", width: float = 200.0) -> "alt.LayerChart":
@@ -99,7 +75,7 @@ def draw_cell(spec: str | None, title: str = "", width: float = 200.0) -> "alt.L
     font_size = max(MIN_FONT_SIZE, width / 25)
     left, right, bottom, top = BOUNDS
     edges = [
-        edge_parts(edge, operation)
+        (edge, operation, *edge_curve(edge))
         for edge in range(len(EDGES))
         for operation in (OPERATIONS if spec is None else [parse(spec)[edge]])
     ]
@@ -118,14 +94,23 @@ def draw_cell(spec: str | None, title: str = "", width: float = 200.0) -> "alt.L
 
     # Segments of the curves. An edge without an operation has only every second segment, so that it looks dashed.
     segments = [
-        (each.edge, each.operation, *start, *end)
-        for each in edges
-        for step, (start, end) in enumerate(itertools.pairwise(each.curve))
-        if each.operation != "none" or step % 2
+        (edge, operation, *start, *end)
+        for edge, operation, curve, _ in edges
+        for step, (start, end) in enumerate(itertools.pairwise(curve.tolist()))
+        if operation != "none" or step % 2
     ]
     lines = chart(segments, "x", "y", "to_x", "to_y")
-    arrows = chart([(*each[:2], *each.curve[-1], each.angle) for each in edges], "x", "y", "angle")
-    texts = [(*each[:2], *each.label, OPERATION_LABELS[each.operation]) for each in edges]
+    # Angles of the arrow heads are in degrees, clockwise from the top.
+    arrows = chart(
+        [
+            (edge, operation, *curve[-1], 90 - np.degrees(np.arctan2(*(curve[-1] - curve[-2])[::-1])))
+            for edge, operation, curve, _ in edges
+        ],
+        "x",
+        "y",
+        "angle",
+    )
+    texts = [(edge, operation, *label, OPERATION_LABELS[operation]) for edge, operation, _, label in edges]
     labels = chart(texts, "x", "y", "text")
     node_rows = [(*NODES[node], name) for node, name in enumerate(NODE_NAMES)]
     nodes = alt.Chart(pd.DataFrame(node_rows, columns=["x", "y", "text"])).encode(**position)
