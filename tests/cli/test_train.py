@@ -2,16 +2,14 @@
 
 import json
 import re
-from pathlib import Path
 
 import yaml
 
 from robust201.weights.store import CheckpointStore
-from tests.conftest import RunCommand
 from tests.support.tiny_trainings import RECIPE, write_images, write_training_yaml
 
 
-def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201: RunCommand) -> None:
+def test_train_prints_test_accuracies_of_finished_runs(tmp_path, robust201):
     recipe = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "weight_decay": 0, "schedule": {"cosine": {}}}
     trainings = {
         "name": "tiny",
@@ -32,7 +30,7 @@ def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201
     assert sum("test accuracy" in line for line in all_recipes_result.err.splitlines()) == 2
 
 
-def test_options_select_training_runs(tmp_path: Path, robust201: RunCommand) -> None:
+def test_options_select_training_runs(tmp_path, robust201):
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1)}
     recipes = {"plain": RECIPE, "rare": RECIPE | {"on": ["more"]}}
     path = write_training_yaml(tmp_path, architectures=[0, 21], datasets=datasets, recipes=recipes)

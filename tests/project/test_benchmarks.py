@@ -59,7 +59,7 @@ def list_sources() -> list[str]:
 @pytest.mark.parametrize(
     "document", [document for document in list_sources() if find_commands((REPOSITORY / document).read_text())]
 )
-def test_documented_benchmark_commands_have_valid_options(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_benchmark_commands_have_valid_options(document, monkeypatch):
     for module, argv in find_commands((REPOSITORY / document).read_text()):
         with monkeypatch.context() as patch, pytest.raises(OptionsParsed):
             parse_options(patch, module, argv)
