@@ -7,9 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +15,7 @@ import yaml
 
 from robust201.cli.app import app
 from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS
-from robust201.run.guard import session_processes
-from tests.conftest import REPOSITORY, FinishedCommand, read_tree
+from tests.conftest import REPOSITORY, read_tree
 
 COMMANDS = [str(command.name) for command in app.registered_commands]
 COMMAND_GROUPS = {"submit", "analyse"}
@@ -202,62 +198,6 @@ def test_full_disk_gives_one_error_line(robust201, monkeypatch):
     monkeypatch.setattr(sys, "stdout", FullStream())
     result = robust201("--version")
     assert "No space left on device" in result.error_line(4)
-
-
-class Driver:
-    """A run in a separate process that a test can interrupt."""
-
-    def __init__(self, sweep: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "robust201", "run", str(sweep), *options]
-        # In a separate session, a signal to the group reaches only the run and its workers.
-        self.process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-
-    def wait_for(self, condition: Callable[[], object], seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def end(self) -> FinishedCommand:
-        stdout, stderr = self.process.communicate(timeout=120)
-        return FinishedCommand(self.process.returncode, stdout, stderr)
-
-
-def list_shards(results: Path) -> list[Path]:
-    return list((results / "shards").rglob("*.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("executor", "signal_number"),
-    [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=[pytest.mark.ray, pytest.mark.slow])],
-)
-def test_run_drains_on_ctrl_c_and_sigterm(robust201, write_sweep, tmp_path, executor, signal_number):
-    results = tmp_path / "results"
-    keys = {"clean": {}, "pgd": {"epsilons": ["1/255", "2/255", "3/255", "4/255"], "steps": 200}}
-    # Many slices, so that draining is quick.
-    sweep = write_sweep(keys=keys, batch_size=10, execution={"gmacs_per_second": 0.01})
-    driver = Driver(sweep, "--executor", executor, "--workers", "1")
-    driver.wait_for(lambda: list_shards(results))
-    # A terminal or batch system also signals the whole group. The run must keep Ray's processes out of this group.
-    os.killpg(driver.process.pid, signal_number)
-    result = driver.end()
-    assert result.code == 3, result.err
-    assert "Traceback" not in result.err
-    assert "Stopped on request." in result.err
-    status = json.loads(robust201("status", "--json", results).out)
-    assert 0 < status["n_done"] < status["n_planned"]
-    assert not status["running"]
-    assert not [name for name in read_tree(results) if name.endswith((".tmp", "lock.json"))]
-    deadline = time.monotonic() + 20
-    while session_processes(driver.process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    rerun = robust201("run", sweep, "--keys", "clean")
-    assert "Planned 2 evaluations:" in rerun.err
-    assert rerun.code == 0
 
 
 def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(robust201, sweep_fields, tmp_path):
