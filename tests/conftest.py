@@ -121,20 +121,6 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every evaluation of FGSM in this process fail."""
-    from robust201.evaluation.evaluate import evaluate_part
-    from robust201.run import worker
-
-    def fail_on_fgsm(context: Any, task: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-        if task.key == "fgsm":
-            raise RuntimeError("no such luck")
-        yield from evaluate_part(context, task, *arguments, **options)
-
-    monkeypatch.setattr(worker, "evaluate_part", fail_on_fgsm)
-
-
 def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
     """Return a case's parameter values, each as a tuple of its argument names and the `id()` of each argument."""
     argument_names = [

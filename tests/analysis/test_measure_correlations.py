@@ -77,20 +77,6 @@ def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: P
     assert set(correlate_measures(results, table, keys=["adversarial"])["strength"]) == {1.0, 8.0}
 
 
-def test_correlate_measures_drops_architectures_only_for_measures_that_they_lack(tmp_path: Path) -> None:
-    results, table = make_planted_results(tmp_path)
-    half_of_table = table[["architecture", "quality"]].head(N_ARCHITECTURES // 2)
-    n_by_measure = correlate_measures(results, half_of_table, keys=["clean"]).set_index("measure")["n"]
-    assert (n_by_measure["parameters"], n_by_measure["quality"]) == (N_ARCHITECTURES, N_ARCHITECTURES // 2)
-
-
-def test_correlate_measures_drops_architectures_only_for_keys_that_they_lack(tmp_path: Path) -> None:
-    results, table = make_planted_results(tmp_path)
-    results.accuracies.iloc[0, results.columns.index(("pgd", 8.0))] = np.nan
-    correlations = correlate_measures(results, table).groupby("key")["n"].unique()
-    assert (correlations["clean"].tolist(), correlations["pgd"].tolist()) == ([N_ARCHITECTURES], [N_ARCHITECTURES - 1])
-
-
 def test_collect_measures_includes_parameters_and_flops(tmp_path: Path) -> None:
     results, _ = make_planted_results(tmp_path)
     measures = collect_measures(results)

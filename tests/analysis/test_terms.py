@@ -1,7 +1,6 @@
 """Names of accuracies in `search` and `analyse`."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,10 +13,12 @@ from tests.support.small_results import results_of, write_results
 ACCURACIES = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> DatasetResults:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
     """Return results with clean, PGD, and a custom key and a measure that have the same name, `my.pgd`."""
-    folder = write_results(tmp_path, ACCURACIES | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}})
+    folder = write_results(
+        tmp_path_factory.mktemp("terms"), ACCURACIES | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}}
+    )
     meta = json.loads((folder / "meta.json").read_text())
     meta["epsilons"]["my.pgd"] = [1.0, 8.0]
     (folder / "meta.json").write_text(json.dumps(meta))

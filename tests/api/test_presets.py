@@ -69,7 +69,7 @@ def test_quick_is_the_default_and_evaluates_a_reproducible_subset() -> None:
     assert {protocol["images"] for protocol in default_table.protocols.values()} == {
         "class-stratified subset, 20 of 60"
     }
-    for keys in ("quick", ["quick"], {"quick": {}}, [{key: fields} for key, fields in PRESETS["quick"].items()]):
+    for keys in (["quick"], [{key: fields} for key, fields in PRESETS["quick"].items()]):
         table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=20, seed=4, **OPTIONS)
         pd.testing.assert_frame_equal(without_seconds(table), without_seconds(default_table))
         assert table.images_sha256 == default_table.images_sha256
@@ -102,43 +102,21 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
     assert worst_case_accuracy <= table.table.set_index("key").loc[keys, "accuracy"].min()
 
 
-def test_subset_results_match_results_on_all_images() -> None:
-    keys = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
-    table_of_all_images = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **OPTIONS)
-    table_of_subset = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **OPTIONS)
-    pd.testing.assert_frame_equal(
-        table_of_subset.outcomes, table_of_all_images.outcomes.loc[table_of_subset.outcomes.index]
-    )
-    assert "images" not in table_of_all_images.protocols["pgd"]
-
-
-class LinearNetwork(nn.Module):
-    """A linear network. If it is broken, it returns NaN."""
-
-    def __init__(self, n_classes: int, *, is_broken: bool = False) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(n_classes)
-            self.linear = nn.Linear(192, n_classes)
-        self.is_broken = is_broken
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        logits = self.linear(pixels.flatten(1))
-        return logits / 0.0 - logits / 0.0 if self.is_broken else logits
+def linear_network(n_classes: int) -> nn.Module:
+    torch.manual_seed(n_classes)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, n_classes))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_quick_supports_few_classes(n_classes: int) -> None:
-    table = robust201.evaluate(LinearNetwork(n_classes), PIXELS, LABELS % n_classes, progress=False)
+    table = robust201.evaluate(linear_network(n_classes), PIXELS, LABELS % n_classes, progress=False)
     assert {"aa_apgd-ce", "aa_square"} <= {*table.table["key"]}
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"got \w+ \(0, "),
-        ({"model": LinearNetwork(1)}, EvaluationError, "got a single logit per image"),
-        ({"model": LinearNetwork(5, is_broken=True)}, EvaluationError, "contain NaN or infinity"),
+        ({"model": linear_network(1)}, EvaluationError, "got a single logit per image"),
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),
         ({"keys": ["quick", "fog"]}, ConfigError, "'quick': expected a preset alone"),
         ({"keys": {"quick": {"epsilons": ["4/255"]}}}, ConfigError, "'quick': expected a preset alone"),

@@ -16,7 +16,6 @@ from robust201.analysis.evaluation import KeyResults
 from robust201.comparing import find_names
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustError, RobustWarning
 from robust201.core.files import sole_writer
-from robust201.networks.user_module import hash_network
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 # Networks with random weights classify images by chance.
@@ -176,23 +175,6 @@ def test_networks_with_other_code_or_settings_are_rejected(tmp_path: Path, chang
         other.save(tmp_path)  # the folder was written after the evaluation began
     evaluate(ScaledNetwork(), "clean").save(tmp_path)
     assert_equal(robust201.Evaluation.load(tmp_path), result)
-
-
-def test_same_code_of_another_class_has_another_hash() -> None:
-    first, second = (type("Net", (nn.Linear,), {"forward": forward}) for forward in (_forward, _other_forward))
-    network = first(2, 2)
-    assert hash_network(network, NORMALISATION) == hash_network(network, NORMALISATION)
-    digest = hash_network(network, NORMALISATION)
-    network.__class__ = second
-    assert hash_network(network, NORMALISATION) != digest
-
-
-def _forward(self: nn.Linear, pixels: torch.Tensor) -> torch.Tensor:
-    return nn.Linear.forward(self, pixels)
-
-
-def _other_forward(self: nn.Linear, pixels: torch.Tensor) -> torch.Tensor:
-    return nn.Linear.forward(self, pixels).detach()
 
 
 def test_protocols_identify_versions_corruptions_device_and_neighbours(

@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-import robust201
 from robust201.analysis.named_networks import UserNetwork, parse_user_network, read_network
 from robust201.core.errors import ConfigError
-from tests.support.tiny_networks import TinyNetwork, tiny_images
 
 
 def write_repository(folder: Path, value: float) -> str:
@@ -37,19 +35,6 @@ def test_files_import_the_modules_of_their_own_folder_only(tmp_path: Path) -> No
         assert layer.weight.item() == value
     assert sys.path == paths
     assert not {"models", "models.parts", "shared_settings"} & ({*sys.modules} - modules)
-
-
-@pytest.mark.filterwarnings("ignore:.* by chance")
-def test_custom_attacks_import_the_modules_of_their_folder(tmp_path: Path) -> None:
-    (tmp_path / "strength_of_attack.py").write_text("FACTOR = 0.0\n")
-    (tmp_path / "mine.py").write_text(
-        "from strength_of_attack import FACTOR\n\ndef perturb(model, images, labels, strength):\n"
-        "    return images + FACTOR * strength\n"
-    )
-    images = tiny_images()
-    keys = {"clean": {}, "mine": {"file": str(tmp_path / "mine.py"), "norm": "Linf", "strengths": [8]}}
-    result = robust201.evaluate(TinyNetwork(), images.images, images.labels, keys, progress=False)
-    assert result.table["accuracy"].nunique() == 1
 
 
 def test_text_has_a_name_weights_and_a_normalisation(tmp_path: Path) -> None:

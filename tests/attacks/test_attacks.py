@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import subprocess
-import sys
+import os
 
 import numpy as np
 import pytest
@@ -96,14 +95,6 @@ def test_task_fulfils_contract_and_preserves_global_state(task, engine):
         assert not batch.images.is_inference()
     assert n_images == len(parameters.strengths) * len(images)
     assert all(parameter.grad is None for parameter in context.classifier.parameters())
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@every_task
-def test_task_yields_nothing_for_no_images(task, engine):
-    context = dataclasses.replace(tiny_context(task.key), engine=engine)
-    perturbed = perturb_all(task, small_parameters(task), tiny_images(0), context)
-    assert all(len(images) == 0 for images in perturbed.values())
 
 
 @every_task
@@ -208,8 +199,8 @@ def test_defaults_match_the_libraries():
 
 
 def test_foolbox_import_does_not_need_git():
-    command = [sys.executable, "-W", "error", "-c", "import robust201.attacks.reference"]
-    subprocess.run(command, env={"PATH": "/nonexistent"}, check=True)
+    """Foolbox imports GitPython, which raises an error without git unless this variable is set before."""
+    assert os.environ["GIT_PYTHON_REFRESH"] == "quiet"
 
 
 @every_autoattack
@@ -228,11 +219,6 @@ def test_autoattack_returns_clean_image_if_it_fails(task, engine):
 
 
 # --- clean and corrupted -------------------------------------------------------------------------------------------
-
-
-def test_clean_returns_images_unchanged():
-    perturbed = perturb_all(TASKS["clean"], small_parameters(TASKS["clean"]), IMAGES, tiny_context("clean"))
-    assert torch.equal(perturbed[0.0], torch.from_numpy(IMAGES.images) / 255)
 
 
 @pytest.mark.parametrize(

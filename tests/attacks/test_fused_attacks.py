@@ -16,7 +16,6 @@ from robust201.attacks.context import Request, to_float
 from robust201.attacks.contract import perturb
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
-from robust201.core.errors import ConfigError
 from robust201.dataset.export import export_dataset
 from robust201.evaluation.evaluate import evaluate_part
 from robust201.networks.batch_sizes import BatchSizes
@@ -315,8 +314,3 @@ def test_number_of_passes_follows_from_parameters(key, changes, passes):
     assert len(list(batches)) == 2
     # One pass on clean images for all strengths, and for each strength the runs, with a pass on the result of each.
     assert network.n_images == 8 * (1 + 2 * passes)
-
-
-def test_load_rejects_unknown_engine():
-    with pytest.raises(ConfigError, match="'fused'"):
-        TASKS["pgd"].load("fussed")

@@ -48,16 +48,16 @@ def test_design_prints_and_writes_planted_effects(dataset: Path, robust201: RunC
 
 def test_measures_compares_measures_with_parameter_count(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
     options = ("--keys", "pgd", "--out", tmp_path)
-    result = robust201("analyse", "measures", dataset, *options, "--json")
-    rows = {(row["measure"], row["strength"]): row for row in json.loads(result.out)["correlations"]}
+    text = robust201("analyse", "measures", dataset, *options).out
+    assert "pgd:8/255" in text
+    assert "cifar10: parameters" in text
+    table = pd.read_csv(tmp_path / "correlations.csv")
+    assert list(table["key"].unique()) == ["pgd"]
+    rows = {(row["measure"], row["strength"]): row for row in table.to_dict("records")}
     assert {measure for measure, _ in rows} == {"parameters", "flops"}
     assert rows["parameters", 1.0]["kendall"] > 0.3
     assert rows["parameters", 1.0]["gain"] == 0
     assert not rows["flops", 8.0]["beats_parameters"]
-    text = robust201("analyse", "measures", dataset, *options).out
-    assert "pgd:8/255" in text
-    assert "cifar10: parameters" in text
-    assert list(pd.read_csv(tmp_path / "correlations.csv")["key"].unique()) == ["pgd"]
 
 
 @pytest.mark.parametrize(

@@ -118,15 +118,6 @@ finally:
         assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_entry_point_does_not_import_libraries() -> None:
-    """Worker processes of export and search execute the script again, so it must start quickly."""
-    program = (
-        "import sys, robust201.__main__; print({'typer', 'numpy', 'pydantic', 'robust201.cli'} & set(sys.modules))"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout == "set()\n"
-
-
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("is_in_command", [False, True], ids=["before the command", "in the command"])
 @pytest.mark.slow_combinations

@@ -1,7 +1,6 @@
 """Commands have consistent options and arguments."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +72,3 @@ def test_options_select_a_subset_of_the_sweep(robust201: RunCommand, write_sweep
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["n_done"], status["n_planned"]) == (1, 10)
     assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").error_line(2)
-
-
-def test_run_of_results_folder_with_code_needs_consent(
-    robust201: RunCommand, finished_results: Path, tmp_path: Path
-) -> None:
-    marker = tmp_path / "executed"
-    code = tmp_path / "attack.py"
-    code.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n")
-    received = tmp_path / "received"
-    shutil.copytree(finished_results, received)
-    custom_task = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
-    plan = json.loads((received / "plan.json").read_text())
-    plan["config"]["keys"]["mine"] = custom_task
-    (received / "plan.json").write_text(json.dumps(plan))
-    error_line = robust201("run", received).error_line(2)
-    assert str(code) in error_line
-    assert "--allow-code" in error_line
-    assert not marker.exists()

@@ -8,7 +8,7 @@ import yaml
 
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
-from tests.support.tiny_trainings import RECIPE, training_fields, write_images
+from tests.support.tiny_trainings import RECIPE, write_images, write_training_yaml
 
 
 def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201: RunCommand) -> None:
@@ -35,10 +35,7 @@ def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201
 def test_options_select_training_runs(tmp_path: Path, robust201: RunCommand) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1)}
     recipes = {"plain": RECIPE, "rare": RECIPE | {"on": ["more"]}}
-    path = tmp_path / "train.yaml"
-    path.write_text(
-        yaml.safe_dump(training_fields(tmp_path, architectures=[0, 21], datasets=datasets, recipes=recipes))
-    )
+    path = write_training_yaml(tmp_path, architectures=[0, 21], datasets=datasets, recipes=recipes)
     for option, value in (("--architectures", "5"), ("--datasets", "moer"), ("--recipes", "plian")):
         assert value in robust201("run", path, option, value).error_line(2)
     robust201("run", path, "--datasets", "bright", "--recipes", "rare").error_line(2)

@@ -1,12 +1,14 @@
 """Error messages for damaged and misplaced files are short and name the file."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import MAX_MESSAGE_LENGTH, RobustError, describe_read_error, one_line
+from robust201.core.errors import MAX_MESSAGE_LENGTH, RobustError, StorageFullError, describe_read_error, one_line
+from robust201.core.files import check_output_file
 from tests.conftest import RunCommand
 
 
@@ -53,3 +55,12 @@ def test_exported_dataset_is_rejected_as_results_folder(
     for command in ("status", "plan", "run"):
         error = robust201(command, tmp_path / "dataset").error_line(2)
         assert str(tmp_path / "dataset") in error
+
+
+def test_full_disk_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    with pytest.raises(StorageFullError, match="No space left on device"):
+        check_output_file(tmp_path / "table.csv")

@@ -13,13 +13,13 @@ from torch.nn import functional
 from robust201.core.errors import ConfigError
 from robust201.networks.batch_sizes import BatchSizes
 from robust201.networks.classifier import Classifier
-from robust201.networks.device import check_device, choose_device, has_avx512
+from robust201.networks.device import check_device, has_avx512
 from robust201.networks.nb201.cells import constant_nodes, format_spec, specs
 from robust201.networks.nb201.compiled import compile_network, kernels
 from robust201.networks.nb201.compiled.folding import round_once
 from robust201.networks.nb201.network import Network
 from robust201.run.worker import Worker
-from tests.conftest import MakeSweep, RunCommand, WriteSweep
+from tests.conftest import MakeSweep
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.tiny_networks import PathlessNetwork
 
@@ -167,15 +167,6 @@ def test_bf16_sums_relus_and_gradients_have_bfloat16_accuracy():
     torch.testing.assert_close(result.double(), exact, rtol=1.01 * ROUNDING, atol=1e-4)
 
 
-def test_bf16_is_rejected_on_cpus_without_avx512(monkeypatch):
-    monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: False)
-    with pytest.raises(ConfigError, match=r"no AVX-512, .* wrong gradients .* Set `precision` to fp32"):
-        choose_device("cpu", "bf16")
-    assert choose_device("cpu", "fp32").type == "cpu"
-    monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: True)
-    assert choose_device("cpu", "bf16").type == "cpu"
-
-
 @pytest.mark.parametrize("factor", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_bf16_average_pooling_is_unbiased(factor, size):
@@ -294,16 +285,6 @@ def test_bf16_classifier_head_is_float32():
 
 
 # tf32: CUDA only
-
-
-@pytest.mark.parametrize("executor", ["inline", "ray"])
-def test_tf32_on_a_cpu_is_rejected_when_a_sweep_is_loaded(
-    robust201: RunCommand, write_sweep: WriteSweep, executor: str
-) -> None:
-    path = write_sweep(precision="tf32", execution={"executor": executor, "device": "cpu"})
-    for command in ("run", "plan"):
-        line = robust201(command, path).error_line(2)
-        assert "execution.device: expected auto or cuda, since CPUs do not support tf32, got cpu" in line
 
 
 def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(

@@ -173,11 +173,11 @@ def test_jacobian_matches_simple_loop_in_training_mode(projections):
 
 def test_projections_estimate_jacobian_of_whole_batch():
     classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(BATCH)
-    result = measure("jacobian", images, classifier, projections=2000, **TRAINING_PARAMETERS | {"images": BATCH})
+    result = measure("jacobian", images, classifier, projections=1000, **TRAINING_PARAMETERS | {"images": BATCH})
     ((x, _),) = batches_of(images, classifier)
     jacobian = torch.autograd.functional.jacobian(new_network_in_mode("training"), x)
     expected = float(jacobian.square().sum()) / BATCH
-    assert result["squared_norm"] == pytest.approx(expected, rel=0.02)
+    assert result["squared_norm"] == pytest.approx(expected, rel=0.03)
     same_image_mean = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
     assert expected > 1.04 * same_image_mean  # images of a batch affect each other's logits
 

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jobs.papers.page import claims_table, fill
 from jobs.papers.verdicts import (
     FAILS,
     HOLDS,
     UNDECIDED,
-    Claim,
     Estimate,
     bootstrap_estimate,
     describe_units,
@@ -89,20 +87,3 @@ def test_description_uses_the_least_certain_part_and_what_is_available():
     n = units_to_decide(parts[1])
     assert describe_units(parts, "seeds") == f"about {n:,.0f} seeds"
     assert describe_units(parts, "cells", 100) == "not even all 100 cells, if the estimates stay the same"
-
-
-def test_claims_table_counts_verdicts():
-    claims = [Claim("a", "1", "", "0.1", "3 seeds", verdict) for verdict in (HOLDS, HOLDS, UNDECIDED)]
-    text = claims_table(claims)
-    assert text.startswith("Of 3 claims, 2 hold, 0 do not hold, and 1 are undecided")
-    assert "| a | 1 | – | 0.1 | 3 seeds | holds | – |" in text
-
-
-def test_fill_replaces_only_its_parts(tmp_path):
-    page = tmp_path / "README.md"
-    page.write_text("one\n\n<!-- claims -->\nold\n<!-- end -->\n\ntwo\n")
-    for _ in range(2):
-        fill(page, {"claims": "new"})
-        assert page.read_text() == "one\n\n<!-- claims -->\n\nnew\n\n<!-- end -->\n\ntwo\n"
-    with pytest.raises(ValueError, match="expected"):
-        fill(page, {"other": "new"})

@@ -100,7 +100,7 @@ def test_misspelled_names_get_the_closest_name(table: tuple[str, ...], data: st.
     assert match[1].casefold().startswith(misspelled.casefold()) or similarity(match[1]) >= similarity(name)
 
 
-@given(st.text(max_size=300))
+@given(st.text(max_size=40))
 def test_unlike_names_get_a_list_of_known_names(name: str) -> None:
     suggestion = did_you_mean(name, ("accuracy", "confidence"))
     assert suggestion == " Known: accuracy, confidence." or "Did you mean" in suggestion

@@ -8,7 +8,7 @@ import pytest
 
 from docs._site.fields import MODELS, field_meanings, nested_models
 from docs._site.generated import fill
-from docs._site.pages import CONTENTS, SHORT_TITLES, prepare_page, rewrite_links
+from docs._site.pages import CONTENTS, SHORT_TITLES
 from robust201.sweep.user_tasks import UserTaskParameters
 from robust201.tasks import TASKS
 from tests.conftest import REPOSITORY
@@ -67,21 +67,3 @@ def test_every_field_has_a_meaning() -> None:
     }
     assert [field for field, meaning in meanings.items() if not meaning] == []
     assert meanings["ApgdTargeted.restarts"] == "Number of runs."  # from the base class
-
-
-def test_rewrite_links_converts_links_to_site_pages() -> None:
-    text = (
-        "[a](../ARCHITECTURE.md#words) [b](../jobs/paper.yaml) [c](../jobs) [d](trust.md#x) [e](#f) [g](https://h.i) "
-        "![i](../jobs/x.svg)"
-    )
-    page = Path("docs/api.md")
-    assert rewrite_links(text, page, page) == (
-        "[a](/project/architecture.md#words) [b](path:../jobs/paper.yaml) c [d](/trust.md#x) [e](#f) [g](https://h.i) "
-        "![i](../jobs/x.svg)"
-    )
-
-
-def test_site_shows_repository_files_as_pages() -> None:
-    text = prepare_page("project/security", "")
-    assert text.startswith("# Security")
-    assert "](docs/" not in text

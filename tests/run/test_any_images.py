@@ -74,6 +74,8 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     assert result.code == 0, result.err
     result = robust201("export", tmp_path / "results", "--out", tmp_path / "both", "--parquet")
     assert result.code == 0, result.err
+    (protocol, _) = json.loads((tmp_path / "out" / "sweep.json").read_text())["sweep"]["protocols"]
+    assert protocol["dataset_fields"]["resize"] == {"shorter_side": 18, "resampling": "bicubic"}
     data = Dataset(tmp_path / "both")
     assert 0 <= data.accuracy("colour", "mine", "fgsm", 8.0) <= 1
     (file,) = (tmp_path / "both" / "parquet").rglob("key=clean/*.parquet")
@@ -88,16 +90,6 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     assert robust201("merge", tmp_path / "results", "--compact").code == 0
     rerun = robust201("run", "--allow-code", sweep)
     assert (rerun.code, "Nothing to compute" in rerun.err or "Computed 0" in rerun.err) == (0, True), rerun.err
-
-
-def test_protocol_records_the_resize_rule(
-    photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
-    assert robust201("run", "--allow-code", write_custom_sweep(dataset_section(photos), keys={"clean": {}})).code == 0
-    assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
-    record = json.loads((tmp_path / "out" / "sweep.json").read_text())
-    (protocol,) = record["sweep"]["protocols"]
-    assert protocol["dataset_fields"]["resize"] == {"shorter_side": 18, "resampling": "bicubic"}
 
 
 @pytest.mark.parametrize(

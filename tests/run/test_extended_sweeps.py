@@ -16,7 +16,6 @@ from robust201.run.sweep import SweepWork
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
-from robust201.tasks import TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
 from tests.support.runs import list_units, read_rows, run_sweep
@@ -70,26 +69,6 @@ def test_sweep_with_measure_and_attacks_completes_and_resumes(make_sweep: MakeSw
     assert robust201("verify", config.results).code == 0
     assert read_squared_norms(config.results) == norms
     assert robust201("status", config.results).code == 0
-
-
-def test_sweep_computes_all_columns_of_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
-    keys = {
-        "input_gradient": {"images": 4},
-        "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
-        "hessian_input": {"images": 4, "split": "train"},
-    }
-    network_fields = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
-    config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **network_fields)
-    run(config)
-    columns_by_unit = read_columns(config.results)
-    assert len(columns_by_unit) == len(keys)
-    for (key, _, _), columns_by_strength in columns_by_unit.items():
-        assert set(columns_by_strength[0.0]) == set(TASKS[key].columns)
-    hessian_rows = [
-        hessian_columns[0.0] for (key, _, _), hessian_columns in columns_by_unit.items() if key == "hessian_weights"
-    ]
-    assert all(row["largest_summed"] == 2 * row["largest"] > 0 for row in hessian_rows)
-    assert robust201("verify", config.results).code == 0
 
 
 def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) -> None:
@@ -158,33 +137,6 @@ def test_sweep_evaluates_several_weights_per_network(
     assert robust201("status", config.results).code == 0
 
 
-def test_snapshots_within_epoch_are_evaluated_and_exported(
-    make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
-    with CheckpointStore(tmp_path / "store") as store:
-        for epochs, steps, total_steps in ((1, None, 4), (1, 6, 6), (2, None, 8)):
-            torch.manual_seed(total_steps)
-            network = Network(cells.specs()[21], channels=4, cells=1, n_classes=10)
-            training = {"outcome": {"steps": total_steps}}
-            fields = {"recipe": "ours", "epochs": epochs, "steps": steps, "training": training}
-            add_network(store, 21, network.state_dict(), **fields)
-
-    def sweep(**selection: object) -> SweepConfig:
-        weights = {"path": str(tmp_path / "store"), **selection}
-        return make_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
-
-    _, work = run(sweep(epochs=[1], steps=[6]))
-    assert weights_of(work.folder) == {"ours-e1-s777", "ours-i6-s777"}
-    assert sweep(epochs=[1], steps=[6]).placeholder_weights("")[1].steps == 6
-    _, work = run(sweep())
-    assert work.n_done == 2
-    assert [network.weights.steps for network in work.plan.keys[0].networks] == [4, 6, 8]
-    known_name_options = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
-    assert robust201("export", work.folder, *known_name_options).code == 0
-    unknown_name_options = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
-    assert "ours-i6-s777" in robust201("export", work.folder, *unknown_name_options).error_line(2)
-
-
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, store_with_two_recipes: Path) -> None:
     store = str(_remove_pgd7_recipe(store_with_two_recipes))
     run(make_sweep(checkpoints={"path": store, "epochs": 2, "seed": 1}, keys=CLEAN))
@@ -225,18 +177,10 @@ def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Pat
 # --- the zoo ----------------------------------------------------------------------------------------------------------
 
 
-def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    removed_fields = {"network": {}, "checkpoints": None}
-    return (
-        removed_fields
-        | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}}
-        | changes
-    )
-
-
 def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
     keys = {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 1}}
-    config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
+    fields = {"space": "zoo", "network": {}, "checkpoints": None, "weights": {"random": {}}, "images": {"count": 2}}
+    config = make_sweep(**fields, architectures=SMALL_NETWORKS, keys=keys)
     assert run(config)[0] == 2 * len(SMALL_NETWORKS)
     assert {unit.architecture for unit in list_units(config.results)} == set(SMALL_NETWORKS)
 

@@ -41,13 +41,6 @@ def sweep(make_sweep):
     return make
 
 
-def test_finished_sweep_computes_nothing(sweep):
-    config = sweep("results")
-    first = run_inline(config, Filters(keys=("clean",)))
-    again = run_inline(config, Filters(keys=("clean",)))
-    assert (first.n_done_before, again.n_done_before, again.n_parts) == (0, 2, 0)
-
-
 def test_another_device_is_rejected(sweep):
     config = sweep("results")
     ResultsFolder.create(config.results, SliceFormat(1.0, 8, is_cpu=False))
@@ -102,23 +95,6 @@ def test_failing_part_is_reported_and_the_rest_completes(sweep, monkeypatch):
     (path,) = (config.results / "events").glob("worker-*")
     events = [event["event"] for event in read_events(path)]
     assert (events[0], events[-1], events.count("failed")) == ("started", "ended", len(tally.failures))
-
-
-def test_memory_shortage_halves_the_batch(sweep, make_sweep, monkeypatch):
-    batches = []
-
-    def run_out_of_memory(*arguments, **options):
-        results = list(evaluate_part(*arguments, **options))
-        batches.append(options["provenance"]["micro_batch"])
-        if len(batches) == 1:
-            raise MemoryError
-        yield from results
-
-    evaluate_part = worker.evaluate_part
-    monkeypatch.setattr(worker, "evaluate_part", run_out_of_memory)
-    config = make_sweep(keys={"fgsm": {}}, images={"count": 40, "seed": 0})
-    assert run_inline(config).failures == []
-    assert batches == ["64/64", "20/20", "64/64"]
 
 
 def test_lock_keeps_a_second_driver_out(tmp_path):

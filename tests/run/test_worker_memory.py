@@ -145,9 +145,8 @@ def test_results_do_not_depend_on_device_memory_or_micro_batch(
 
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
-@pytest.mark.parametrize("engine", ["reference", "fused"])
 def test_device_memory_is_divided_among_workers(
-    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, engine, gpus_per_worker, share
+    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
 ) -> None:
     set_device_memory(8)
     recorded_shares = []
@@ -158,6 +157,6 @@ def test_device_memory_is_divided_among_workers(
 
     monkeypatch.setattr(networks, "fit_memory", record_and_fit_memory)
     execution = {"gpus_per_worker": gpus_per_worker}
-    config = make_sweep(architectures=[21], keys={"clean": {}}, engine=engine, execution=execution)
+    config = make_sweep(architectures=[21], keys={"clean": {}}, execution=execution)
     assert run_sweep(config).is_complete
     assert recorded_shares == [(share, (3, 32, 32))]

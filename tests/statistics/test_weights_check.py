@@ -160,7 +160,7 @@ def test_recorded_file_with_invalid_content_is_rejected(
         with pytest.raises(ResultsError) as error:
             check_recorded(Dataset(exported))
         assert RECORDED_FILE in str(error.value), content
-        assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2), content
+    assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2)
 
 
 def test_rounded_and_overlaid_exports_raise_no_warning(

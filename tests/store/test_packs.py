@@ -2,13 +2,11 @@
 
 import contextlib
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from robust201.core.errors import InputError, ShardDamagedError, StorageError
-from robust201.core.files import LEFTOVER_SECONDS
 from robust201.core.records import content_digest
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
 from robust201.store.local import LocalFolder
@@ -86,13 +84,13 @@ def test_shards_stay_readable_while_they_are_packed_and_deleted(folder):
 
 
 def test_small_packs_are_joined(folder):
-    for content in CONTENTS:
+    for content in CONTENTS[:5]:
         write(folder, [content])
         pack(folder, grace_seconds=0.0)
     for _ in range(2):
         pack(folder, grace_seconds=0.0)
     assert count_files(folder) == (1, 0)
-    check(folder)
+    check(folder, CONTENTS[:5])
 
 
 def test_packing_beside_writers_and_readers_loses_nothing(folder):
@@ -123,7 +121,7 @@ class KilledError(BaseException):
 
 def test_kill_at_any_step_loses_nothing(folder):
     write(folder, CONTENTS)
-    for step in (*WRITE_STEPS, *PUT_STEPS):
+    for step in WRITE_STEPS if isinstance(folder.storage, LocalFolder) else PUT_STEPS:
         for number in range(3):
             calls = iter([*[None] * number, KilledError()])
 
@@ -224,18 +222,6 @@ def test_damaged_shard_is_not_packed(folder):
     damage(folder, NAMES[2].path, 4)
     assert len(pack(folder).damaged) == 1
     check(folder, [content for content in CONTENTS if name_of(content) != NAMES[2]])
-
-
-def test_leftovers_of_killed_processes_are_removed(folder):
-    if not isinstance(folder.storage, LocalFolder):
-        pytest.skip("an unfinished upload is not visible as an object")
-    paths = [folder.storage.root / "digits/ab" / name for name in (".old.tmp", ".new.tmp")]
-    for path, age in zip(paths, (2 * LEFTOVER_SECONDS, 60.0), strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        os.utime(path, (time.time() - age,) * 2)
-    pack(folder)
-    assert [path.exists() for path in paths] == [False, True]
 
 
 def test_merged_folders_have_the_shards_of_all(folder, tmp_path):

@@ -14,15 +14,9 @@ from robust201.submit import ray_jobs
 from robust201.sweep.facts import load_sweep
 from robust201.sweep.loading import load_training
 from tests.conftest import WriteSweep
-from tests.support.tiny_trainings import training_fields
+from tests.support.tiny_trainings import write_training_yaml
 
-
-@pytest.fixture(autouse=True)
-def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+pytestmark = pytest.mark.usefixtures("_without_ray_token")
 
 
 @pytest.mark.parametrize(
@@ -69,9 +63,8 @@ def test_job_folder_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_pa
 
 
 def test_job_folder_of_trainings_contains_their_yaml(tmp_path: Path) -> None:
-    trainings = tmp_path / "train.yaml"
-    fields = training_fields(tmp_path, store=str(tmp_path / "store"), execution={"device": "cpu"})
-    trainings.write_text(yaml.safe_dump(fields))
+    trainings = write_training_yaml(tmp_path)
+    fields = yaml.safe_load(trainings.read_text())
     ray_jobs.write_job_folder(load_training(trainings), trainings, tmp_path / "job")
     shipped_fields = yaml.safe_load((tmp_path / "job" / ray_jobs.YAML_NAME).read_text())
     assert shipped_fields == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 from ray.job_submission import JobStatus
 
 from robust201.submit.ray_jobs import connect
 from tests.conftest import RunCommand, WriteSweep, read_tree
-from tests.support.tiny_trainings import hash_weight_files, training_fields
+from tests.support.tiny_trainings import hash_weight_files, write_training_yaml
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("_without_ray_token")]
 
 TOKEN = "a-token-for-tests-only"
 START_TIMEOUT_SECONDS = 60.0
@@ -125,14 +126,6 @@ def wait_until_ready(head: Head, starter: subprocess.Popen[bytes]) -> None:
     pytest.fail(f"Ray did not start: {(head.folder / 'log').read_text()}")
 
 
-@pytest.fixture(autouse=True)
-def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 def run_job(head: Head, robust201: RunCommand, path: Path) -> str:
     """Submit a sweep or training YAML, wait for the end of its job, and return the job's log."""
     result = robust201("submit", "ray", path, "--address", head.address)
@@ -145,7 +138,6 @@ def run_job(head: Head, robust201: RunCommand, path: Path) -> str:
     return log
 
 
-@pytest.mark.cluster
 def test_head_accepts_only_its_token(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +148,6 @@ def test_head_accepts_only_its_token(
     assert head.address in robust201(*command).error_line(2)
 
 
-@pytest.mark.cluster
 def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,13 +163,11 @@ def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     assert read_tree(tmp_path / "by-ray") == read_tree(tmp_path / "by-inline")
 
 
-@pytest.mark.cluster
 def test_submitted_training_gives_the_bytes_of_a_run_here(
     head: Head, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
-    trainings = tmp_path / "train.yaml"
-    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution={"workers": 1})))
+    trainings = write_training_yaml(tmp_path, execution={"workers": 1})
     assert "2 of 2 done" in run_job(head, robust201, trainings)
     assert robust201("run", trainings, "--out", tmp_path / "here").code == 0
     assert hash_weight_files(tmp_path / "store") == hash_weight_files(tmp_path / "here")

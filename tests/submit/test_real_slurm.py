@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import SlurmCluster, slurm_on_loopback, slurm_unavailable_reason
-from tests.support.tiny_trainings import RECIPE, hash_weight_files, training_fields
+from tests.support.tiny_trainings import RECIPE, hash_weight_files, write_training_yaml
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -98,8 +97,8 @@ def test_requeued_training_gives_the_bytes_of_one_run(
     cluster: SlurmCluster, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
-    store, trainings = tmp_path / STRANGE_NAME, tmp_path / "train.yaml"
-    trainings.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": recipe}, store=str(store))))
+    store = tmp_path / STRANGE_NAME
+    trainings = write_training_yaml(tmp_path, recipes={"plain": recipe}, store=str(store))
     assert robust201("run", trainings, "--out", tmp_path / "store").code == 0
     # Steps are slow until a file exists, so that the signal arrives during the training.
     (tmp_path / "patch").mkdir()

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
@@ -17,7 +16,7 @@ from robust201.submit.slurm import ArrayOptions, parse_time_limit, render, task_
 from robust201.sweep.config import SweepConfig
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import parse_command, parse_directives
-from tests.support.tiny_trainings import training_fields
+from tests.support.tiny_trainings import write_training_yaml
 
 STRANGE_PATH = 'scratch/my results/it\'s "100%" $HOME `id` #1'
 
@@ -38,12 +37,6 @@ def write_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgr
         return path.with_name(f"{program_name}.calls")
 
     return write
-
-
-def write_trainings(folder: Path, **changes: object) -> Path:
-    path = folder / "train.yaml"
-    path.write_text(yaml.safe_dump(training_fields(folder, **changes)))
-    return path
 
 
 def test_printed_file_has_every_option_and_nothing_is_written(
@@ -87,6 +80,7 @@ def test_printed_file_has_every_option_and_nothing_is_written(
     assert read_tree(tmp_path) == files
 
 
+@settings(max_examples=12)
 @given(
     name=st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters="/\\"), min_size=1, max_size=20)
 )
@@ -164,14 +158,14 @@ def test_invalid_option_is_named_and_nothing_is_written(
 def test_trainings_reject_shares_and_an_unknown_device(
     robust201: RunCommand, tmp_path: Path, execution: dict[str, str], options: tuple[str, ...], subject: str
 ) -> None:
-    trainings = write_trainings(tmp_path, execution=execution)
+    trainings = write_training_yaml(tmp_path, execution=execution)
     assert subject in robust201("submit", "slurm", trainings, *options).error_line(2)
     assert not (tmp_path / "store").exists()
 
 
 def test_trainings_have_one_task_with_all_gpus(robust201: RunCommand, tmp_path: Path) -> None:
     store = str(tmp_path / STRANGE_PATH)
-    trainings = write_trainings(tmp_path, store=store, execution={"device": "cuda"})
+    trainings = write_training_yaml(tmp_path, store=store, execution={"device": "cuda"})
     result = robust201("submit", "slurm", trainings, "--print", "--gpus-per-task", "a100:4")
     directives = parse_directives(result.out)
     assert (directives["array"], directives["gres"]) == ("1-1", "gpu:a100:4")

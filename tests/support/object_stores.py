@@ -64,8 +64,3 @@ def s3(s3_environment, monkeypatch):
 @pytest.fixture
 def s3_url(s3, tmp_path):
     return f"s3://{BUCKET}/{tmp_path.name}"
-
-
-def filesystem_of(store):
-    """Return a store's file system object for patching, because patching its class would not affect bound methods."""
-    return store.folder.backend._filesystem()[0]

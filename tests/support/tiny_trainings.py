@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from robust201.sweep.training_config import TrainingConfig
 from tests.training.support import ONE_CONVOLUTION, make_images
@@ -49,6 +50,13 @@ def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
         "recipes": {"plain": RECIPE},
         "execution": execution,
     } | changes
+
+
+def write_training_yaml(folder: Path, **changes: Any) -> Path:
+    """Write train.yaml with the fields of `training_fields`."""
+    path = folder / "train.yaml"
+    path.write_text(yaml.safe_dump(training_fields(folder, **changes)))
+    return path
 
 
 def make_training_config(folder: Path, **changes: Any) -> TrainingConfig:

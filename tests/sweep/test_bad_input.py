@@ -12,7 +12,6 @@ from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeFields, RunCommand, WriteSweep, read_tree
 
 INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2|"
-MANY_EPSILONS = [number / 1000 for number in range(1, 1002)]
 
 
 def weights_fields(**weights: Any) -> dict[str, Any]:
@@ -32,7 +31,6 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
     [
         # names
         ({"kyes": {}}, "'kyes'"),
-        ({"execution": {"windw": 2}}, "'execution.windw'"),
         ({"keys": {"pdg": {}}}, "'pdg'"),
         ({"keys": {"pgd": {"step": 3}}}, "'keys.pgd.step'"),
         ({"keys": {"pgd": {"target": "least-likely"}}}, "'least-likely'"),
@@ -40,21 +38,15 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"keys": {"pgd": {}, "pgd@Linf": {"steps": 20}}}, "'pgd' and 'pgd@Linf'"),
         ({"datasets": {"digit": {}}}, "'digit'"),
         ({"measurements": ["acuracy"]}, "'acuracy'"),
-        ({"execution": {"executor": "rai"}}, "'rai'"),
         ({"architectures": [INVALID_CELL]}, "'skip_conect'"),
         ({"architectures": "evaluted"}, "'evaluted'"),
         ({"architectures": "0-10"}, "a list such as [0, 21, 100-199]"),
-        (digits_fields(corruptions={"source": "generated", "forst": "x"}), "forst'"),
         # types
         ({"architectures": ["conv"]}, "'conv'"),
         ({"architectures": [True]}, "got True"),
         ({"architectures": [["x"] * 1000]}, "architectures"),
-        ({"execution": {"micro_batch": True}}, "execution.micro_batch"),
         ({"seed": False}, "seed: "),
-        ({"keys": {"pgd": {"steps": True}}}, "keys.pgd.steps: "),
         ({"keys": ["pgd"]}, "keys: "),
-        ({"batch_size": "many"}, "batch_size: "),
-        ({"measurements": 3}, "measurements: "),
         ({"keys": {"pgd": {"norm": "L2"}}}, "norm: "),
         ({"keys": {"aa_apgd-ce": {"larger_epsilons": True}}}, "larger_epsilons: "),
         ({"keys": {"pgd": {"epsilons": ["x"]}}}, "keys.pgd"),
@@ -64,21 +56,16 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"keys": {}}, "at least one key"),
         ({"keys": {"pgd": {"epsilons": ["1/255", "-2/255"]}}}, "keys.pgd.epsilons"),
         ({"keys": {"fgsm": {"epsilons": ["256/255"]}}}, "up to 1"),
-        ({"keys": {"pgd": {"epsilons": ["1/255", "1/255"]}}}, "different epsilons"),
+        ({"keys": {"pgd": {"epsilons": ["1/255", "1/255"]}}}, "distinct epsilons"),
         ({"keys": {"pgd": {"epsilons": [float("nan")]}}}, "nan"),
         ({"keys": {"pgd": {"epsilons": [8]}}}, "8/255"),
         ({"keys": {"pgd": {"epsilons": ["1/0"]}}}, "'1/0'"),
         ({"keys": {"fog": {"severities": [6]}}}, "at most 5"),
-        ({"keys": {"jacobian": {"projections": "exakt"}}}, "keys.jacobian.projections"),
-        ({"keys": {"hessian_weights": {"images": 300}}}, "batch (256)"),
-        ({"keys": {"hessian_input": {"tolerance": 0}}}, "keys.hessian_input.tolerance"),
         ({"keys": {"pgd_l2": {"epsilons": [0.5, 1e30]}}}, "keys.pgd_l2 on digits"),
         ({"images": {"count": 0}}, "images.count: "),
         ({"execution": {"drain_seconds": float("inf")}}, "execution.drain_seconds"),
         (digits_fields(normalisation={"mean": [float("nan"), 0, 0], "std": [1, 1, 1]}), "normalisation.mean.0"),
-        (digits_fields(normalisation={"mean": [0, 0, 0], "std": [-1, 1, 1]}), "normalisation.std.0"),
         (digits_fields(normalisation={"mean": [125, 123, 114], "std": [0.2] * 3}), "normalisation: mean: "),
-        (digits_fields(normalisation={"mean": [0.5] * 3, "std": [63, 62, 66]}), "normalisation: std: "),
         (digits_fields() | {"keys": {"clean": {}, "fog": {}}}, "keys.fog: "),
         ({"datasets": {"mine": {"path": ".", "classes": 40_000}}}, "classes: "),
         (own_dataset(classes=5000) | {"measurements": ["cm"]}, "cm of the 5,000 classes of mine is too large"),
@@ -91,9 +78,6 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"take_imported": True}, "take_imported: "),
         # sizes
         ({"name": "n" * 5000}, "name: "),
-        ({"keys": {"pgd": {"steps": 10**23}}}, "keys.pgd.steps: "),
-        ({"keys": {"pgd": {"epsilons": MANY_EPSILONS}}}, "keys.pgd.epsilons: "),
-        ({"keys": {"grid775": {"rotations": 100_000}}}, "rotations"),
         # paths
         ({"results": ""}, "results: "),
         ({"results": "a\0b"}, "expected a path"),

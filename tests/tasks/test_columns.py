@@ -8,15 +8,14 @@ import torch
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Unit, Weights
-from robust201.dataset.json_writer import iter_unit_texts
-from robust201.dataset.published_layout import describe_strength, layout_of, parquet_columns
+from robust201.dataset.key_files import iter_unit_texts
+from robust201.dataset.published_layout import layout_of, parquet_columns
 from robust201.dataset.reader import Dataset
-from robust201.dataset.row_batch import make_batch
+from robust201.dataset.shard_rows import make_batch
 from robust201.dataset.values import to_array
 from robust201.dataset.verify_dataset import verify_dataset
 from robust201.evaluation.measurements import Accumulator, check_values, merge_values
 from robust201.store.shards import decode, encode
-from robust201.tasks import TASKS
 from robust201.tasks.columns import (
     COLUMNS,
     DESCRIPTIVE_COLUMNS,
@@ -187,12 +186,6 @@ def test_columns_of_exported_files_are_reserved(space):
 def test_published_measurements_exclude_per_image_columns():
     assert set(PUBLISHED) <= set(MEASUREMENTS)
     assert not any(column.is_per_image for name in PUBLISHED for column in MEASUREMENTS[name].values())
-
-
-@pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])
-def test_grid_strength_is_described_as_meaningless(key: str) -> None:
-    assert describe_strength(TASKS[key]).startswith("0, which means nothing")
-    assert describe_strength(TASKS["pgd"]).startswith("Epsilon in units of 1/255")
 
 
 def round_trip_distances(distances):

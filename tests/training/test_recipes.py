@@ -7,7 +7,6 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from robust201.core.errors import ConfigError
 from robust201.sweep.loading import load_training
 from robust201.training.identity import hash_training
 from robust201.training.recipes import AUGMENTATIONS, Recipe
@@ -69,46 +68,21 @@ def test_snapshot_steps_follow_from_epochs_and_iterations(changes, steps):
     assert make_recipe(**changes).snapshot_steps(n_batches=10) == steps
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"snapshots": {"iterations": [5000]}}, "its snapshots: .* 1,250 steps .*step 5,000"),
-        ({"snapshots": {"epochs": [126]}}, "its snapshots: .*step 1,260"),
-        ({"schedule": {"steps": {"at_epochs": [62.5, 125]}}}, "its schedule: .*step 1250"),
-        ({"epochs": None, "iterations": 9, "schedule": {"steps": {"at_iterations": [9]}}}, "its schedule: .*step 9"),
-    ],
-)
-def test_snapshots_and_drops_after_the_end_are_rejected(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make_recipe(**changes).snapshot_steps(10)
-
-
 INVALID_RECIPES = [
     ({"momentun": 0.9}, "momentun"),
     ({"epochs": None}, "exactly one of epochs and iterations \\(neither is set\\)"),
-    ({"iterations": 5}, "exactly one of epochs and iterations \\(both are set\\)"),
-    ({"epochs": 0}, "greater than or equal to 1"),
     ({"learning_rate": float("nan")}, "less than 1"),
     ({"schedule": {}}, "exactly one of cosine and steps"),
-    ({"schedule": {"steps": {}}}, "exactly one of at_epochs and at_iterations"),
     ({"schedule": {"steps": {"at_epochs": [100, 50]}}}, r"strictly increasing numbers, got \[100.0, 50.0\]"),
-    ({"schedule": {"steps": {"at_epochs": []}}}, "one or more strictly increasing numbers"),
     ({"schedule": {"steps": {"at_epochs": [1], "factor": 1e300}}}, "less than 1000"),
-    ({"epochs": 10**400}, "less than or equal to 999999999"),
-    ({"adversarial": {"pgd": {"steps": 10**400}}}, "less than or equal to 999999999"),
-    ({"augmentation": {"crop_padding": 10**9}}, "less than or equal to 1024"),
     ({"augmentation": "st"}, "unknown augmentation 'st'.*Did you mean 'std'"),
     ({"augmentation": {"flip": 1, "crop": 2}}, "crop"),
-    ({"adversarial": {}}, "exactly one of pgd and trades"),
     ({"adversarial": {"pgd": {}, "trades": {}}}, r"exactly one of pgd and trades \(both are set\)"),
     ({"adversarial": {"pgd": {"epsilon": -1}}}, "numbers above 0 or text such as 8/255"),
     ({"adversarial": {"pgd": {"epsilon": 8}}}, "numbers up to 1"),
     ({"adversarial": {"trades": {"step": "2/0"}}}, "numbers above 0 or text such as 8/255"),
     ({"adversarial": {"pgd": {"update_statistics": True}}}, "`update_statistics` needs `mode: training`"),
-    ({"adversarial": {"trades": {"start": "none"}}}, "normal"),
     ({"nesterov": True, "momentum": 0}, "needs a `momentum` above 0"),
-    ({"decay": "biases"}, "weights"),
-    ({"data": {}}, "exactly one of mixture and fusion"),
 ]
 
 
@@ -116,11 +90,6 @@ INVALID_RECIPES = [
 def test_invalid_recipe_is_rejected(changes, message):
     with pytest.raises(ValidationError, match=message):
         make_recipe(**changes)
-
-
-def test_too_many_steps_are_rejected():
-    with pytest.raises(ConfigError, match=r"1,000,000,000 steps \(1,000 per epoch\) exceed the maximum of 999,999,999"):
-        make_recipe(epochs=10**6).snapshot_steps(1000)
 
 
 TRAINING_FIELDS = {

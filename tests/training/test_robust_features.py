@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
-from robust201.images import load_images, select
+from robust201.images import load_images
 from robust201.images.specs import custom_dataset
 from robust201.images.store import ArrayFolder
 from robust201.networks.spaces import DEFAULT_SPACE, SPACES
@@ -71,38 +71,6 @@ def test_target_methods_label_images_by_their_targets(tmp_path: Path, method: Me
     assert outcome["share_seen_as_target"] > (initial_predictions == labels).mean() + 0.3
     final_predictions = tiny_classifier()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
     assert outcome["share_seen_as_target"] == pytest.approx((final_predictions == labels).mean())
-
-
-def test_representation_method_starts_from_any_other_image() -> None:
-    three_images = select(IMAGES, count=3, seed=0)
-    pairs = set()
-    for seed in range(20):
-        generator = robust_features._FeatureGenerator(
-            three_images, tiny_classifier(), FeatureSettings.of("representation", seed=seed)
-        )
-        pairs |= set(
-            zip(generator.sources["source_rows"].tolist(), generator.sources["start_rows"].tolist(), strict=True)
-        )
-    rows = three_images.indices.tolist()
-    assert pairs == {(row, start_row) for row in rows for start_row in rows if row != start_row}
-    with pytest.raises(ConfigError, match="at least two are needed, got 1"):
-        robust_features._FeatureGenerator(
-            select(IMAGES, count=1, seed=0), tiny_classifier(), FeatureSettings.of("representation")
-        )
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_pixels_stay_in_range_and_in_the_ball_before_rounding(method: Method) -> None:
-    settings = FeatureSettings.of(method, steps=5, step_size=3.0)
-    generator = robust_features._FeatureGenerator(IMAGES, tiny_classifier(), settings)
-    pixels = generator.generate(3, 12)
-    assert pixels.dtype == np.float32
-    assert pixels.shape == (9, 3, SIZE, SIZE)
-    assert pixels.min() >= 0
-    assert pixels.max() <= 1
-    if settings.epsilon is not None:
-        change = (pixels - IMAGES.images[3:12].astype(np.float32) / 255).reshape(9, -1)
-        assert np.linalg.norm(change, axis=1).max() <= settings.epsilon * (1 + 1e-5)
 
 
 @pytest.mark.parametrize(

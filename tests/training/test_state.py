@@ -91,12 +91,6 @@ def test_load_deletes_only_temporary_files(folder, tmp_path):
     assert user_file.exists()
 
 
-def test_state_of_another_training_run_is_rejected(folder, tmp_path):
-    folder.save(make_state(1))
-    with pytest.raises(StorageError, match=r"belongs to another training run \(a{16}…, not b{16}…\)"):
-        StateFolder(tmp_path / "states", "b" * 64).load(max_step=10)
-
-
 def test_state_that_a_lost_worker_replaces_meanwhile_is_skipped_and_an_unreadable_one_is_an_error(
     folder, tmp_path, monkeypatch
 ):

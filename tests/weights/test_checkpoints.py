@@ -49,7 +49,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights_by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
     """Return weights by (index, dataset, epochs, seed)."""
-    trials = {(one.index, one.dataset, one.epochs, one.seed): one for one in weights}
+    trials = {(trial.index, trial.dataset, trial.epochs, trial.seed): trial for trial in weights}
     assert len(trials) == len(weights)
     return trials
 
@@ -125,10 +125,10 @@ def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path: 
         else:  # users often save a dictionary with the state_dict of a DataParallel module
             torch.save({"state_dict": {f"module.{key}": value for key, value in state_dict.items()}}, path)
     assert detect_format(tmp_path).name == "state-dicts"
-    for one in iter_weights(tmp_path, datasets=["cifar10"]):
-        assert (one.dataset, one.epochs, one.seed, one.n_classes) == ("cifar10", 200, 777, 10)
-        assert (one.channels, one.cells) == (CHANNELS, CELLS)
-        assert_equal_tensors(one.state_dict, weights[one.index])
+    for trial in iter_weights(tmp_path, datasets=["cifar10"]):
+        assert (trial.dataset, trial.epochs, trial.seed, trial.n_classes) == ("cifar10", 200, 777, 10)
+        assert (trial.channels, trial.cells) == (CHANNELS, CELLS)
+        assert_equal_tensors(trial.state_dict, weights[trial.index])
     with pytest.raises(CheckpointError, match=r"expected the one dataset .* got none.*--datasets"):
         list(iter_weights(tmp_path))
 
@@ -138,7 +138,7 @@ def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path: 
 
 def test_cifar10_valid_is_skipped_unless_requested(nats: Path) -> None:
     for datasets, expected in ((None, {"cifar10", "cifar100", "ImageNet16-120"}), (["cifar10-valid"],) * 2):
-        assert {one.dataset for one in iter_weights(nats, indices=[3], datasets=datasets)} == set(expected)
+        assert {trial.dataset for trial in iter_weights(nats, indices=[3], datasets=datasets)} == set(expected)
 
 
 def test_nats_reader_ignores_seeds_without_weights(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_selections_that_match_nothing_are_rejected(
 @pytest.mark.parametrize(
     "name", ["absent", "empty", "NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"]
 )
-def test_sources_of_no_format_are_rejected(tmp_path: Path, name: str) -> None:
-    """The merged files of records have no weights."""
+def test_sources_without_a_known_format_are_rejected(tmp_path: Path, name: str) -> None:
+    """The published single files have records, but no weights."""
     (tmp_path / "empty").mkdir()
     if "." in name:
         (tmp_path / name).touch()
@@ -310,24 +310,3 @@ def test_find_parts_sorts_nested_parts_and_rejects_several_archives(tmp_path: Pa
     (tmp_path / "a.taraa").touch()
     with pytest.raises(CheckpointError, match=r"both a\.taraa and smaller parts of it"):
         find_parts(tmp_path / "a.tarab")
-
-
-@settings(max_examples=50)
-@given(
-    part_contents=st.lists(st.binary(max_size=9), min_size=1, max_size=5),
-    positions_and_lengths=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
-)
-def test_joined_parts_read_as_one_file(
-    tmp_path_factory: pytest.TempPathFactory, part_contents: list[bytes], positions_and_lengths: list[tuple[int, int]]
-) -> None:
-    folder = tmp_path_factory.mktemp("parts")
-    paths = [folder / str(position) for position in range(len(part_contents))]
-    for path, part_content in zip(paths, part_contents, strict=True):
-        path.write_bytes(part_content)
-    content = b"".join(part_contents)
-    with io.BufferedReader(JoinedParts(paths), 4) as joined:  # type: ignore[type-var]
-        assert joined.read() == content
-        for start, length in positions_and_lengths:
-            joined.seek(start)
-            assert joined.read(length) == content[start : start + length]
-        assert joined.seek(0, io.SEEK_END) == len(content)

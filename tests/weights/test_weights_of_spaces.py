@@ -245,9 +245,7 @@ def test_weight_files_by_network_are_used_for_every_dataset(
         ({"digits": {"tiny": "a"}}, "tiny on mine"),
         ({"digits": {"tiny": "a"}, "mien": {"tiny": "a"}}, "'mien'"),
         ({"digits": {"tiny": "a"}, "mine": "b"}, "weights.files"),
-        ({"wide": "a"}, "tiny on digits"),
         ({"digits": {"tiny": 3}, "mine": {"tiny": "a"}}, "weights.files.digits.tiny"),
-        ({"tiny": 3}, "weights.files.tiny"),
     ],
 )
 def test_invalid_weight_files_give_a_one_line_error(

@@ -53,8 +53,8 @@ def export(
 ) -> None:
     """Write a sweep's dataset as JSON, Parquet, card and checksums."""
     from robust201.dataset.export import export_dataset
-    from robust201.dataset.export_pool import default_processes
     from robust201.dataset.hub import parse_target
+    from robust201.dataset.key_files import default_processes
     from robust201.sweep.plan import open_results
 
     if push is not None:

@@ -93,7 +93,7 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
 def load_yaml(
     path: Path, say: Callable[[str], None] = console.say, *, out: str | None = None, **overrides: Any
 ) -> SweepConfig | TrainingConfig:
-    """Load the sweep of a YAML or results folder, or a training YAML, and say warnings about it.
+    """Load the sweep of a YAML or results folder, or a training YAML, and report warnings about it.
 
     `out` replaces the results folder or the checkpoint store; `overrides` are those of `sweep.loading.load_config`.
     """
