@@ -1,4 +1,4 @@
-"""The mean over attacks includes only attacks in a norm ball not rotations."""
+"""The mean over attacks includes only attacks in a norm ball, not rotations."""
 
 import json
 from pathlib import Path

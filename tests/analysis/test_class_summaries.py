@@ -2,9 +2,6 @@
 
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +12,6 @@ import pytest
 
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ResultsError
-from robust201.core.processes import delaying_interrupts
 from robust201.dataset.parquet_rows import iter_parquet_rows
 from robust201.dataset.reader import Dataset
 from tests.support.fabricated import export, make_plan
@@ -72,19 +68,6 @@ def test_summaries_agree_with_reader(dataset_folder, measure):
                     np.hstack([np.diag(label), np.diag(argmax)]) for label, argmax in zip(labels, argmaxes, strict=True)
                 ]
                 np.testing.assert_array_equal(summaries_by_column[key, strength][:, 3:], expected_by_class)
-
-
-def test_delaying_interrupts_defers_interrupts_and_blocks_them_in_subprocesses():
-    steps = []
-    with pytest.raises(KeyboardInterrupt), delaying_interrupts():  # noqa: PT012
-        signal.raise_signal(signal.SIGINT)
-        steps.append("after")
-    assert steps == ["after"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    with delaying_interrupts():
-        code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"True\n"
 
 
 def edit_column(path: Path, name: str, edit: Callable[[list], None]) -> None:

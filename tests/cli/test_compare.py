@@ -83,6 +83,7 @@ def test_networks_that_cannot_be_compared_are_one_line_errors(folder, robust201)
         ("compare", (network, f"other={network}"), "--data"),
         ("compare", (folder / "long", folder / "few"), "(long on 6, few on 4 images)"),
         ("compare", ("nothere", folder / "short"), "'nothere'"),
+        ("compare", (folder / "net.py", network, *data), f"Append the function: {folder}/net.py:FUNCTION"),
         ("compare", (*saved, "--seed", 1), "--seed"),
         ("compare", (*saved, *data), "data="),
         ("curves", (*saved, *data), "failed for data"),

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from robust201.cli.app import app
 
-FOLDER = "benchmark_data/cells-cifar10"
+FOLDER = "bundled:benchmark_data/cells-cifar10"
 SELECTION = ["--architectures", "21,13714,3456"]
 
 

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import DatasetError, ShardDamagedError
-from robust201.dataset.export import export_dataset
-from robust201.dataset.image_table import evaluated_images
+from robust201.dataset.export import evaluated_images, export_dataset
 from robust201.dataset.recorded_accuracies import check_clean_accuracy
 from robust201.dataset.shard_rows import KeyRows
 from robust201.sweep.filters import Filters

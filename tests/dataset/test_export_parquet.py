@@ -1,6 +1,5 @@
 """Parquet files of exports, which other libraries can read; the card and metadata that describe them; sweep.yaml."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -118,15 +117,13 @@ def test_hugging_face_datasets_reads_parquet_export(folder, tmp_path, monkeypatc
     assert set(cifar100_rows["dataset"]) == {"cifar100"}
 
 
-def test_card_lists_sizes_checksums_licence_and_columns(tmp_path):
+def test_card_lists_licence_and_columns(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path, plan, formats=("parquet",))
     tree = read_tree(tmp_path)
     assert not any(name.endswith(".json") and "/" in name for name in tree)
     card = tree["README.md"].decode()
-    for name, content in tree.items():
-        if name not in ("README.md", "SHA256SUMS"):
-            assert f"| `{name}` | {len(content)} | `{hashlib.sha256(content).hexdigest()}` |" in card
+    for name in tree:
         if name.startswith("parquet/"):
             for column in pq.read_schema(tmp_path / name):
                 assert f"| `{column.name}` |" in card

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from robust201.core.records import EvaluationResult, Part
-from robust201.dataset.shard_check import find_contradictions, verify
+from robust201.dataset.shard_check import find_contradictions
 from robust201.dataset.shard_rows import read_shard
+from robust201.dataset.verify_results import verify_results
 from robust201.store.names import content_hash, shard_name
 from robust201.store.packs import contains
 from robust201.store.shards import encode
@@ -19,6 +20,10 @@ KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"s
 @pytest.fixture
 def config(make_sweep):
     return make_sweep(keys=KEYS, images={"count": 20, "seed": 0}, execution={"device": "cpu", "gmacs_per_second": 1e-5})
+
+
+def verify(results, **options):
+    return list(verify_results(results, **options).findings)
 
 
 def find_shards(config):
@@ -41,14 +46,14 @@ def rewrite(folder, name, change, pixels=None):
 def test_sound_results_have_no_findings(config):
     run_inline(config)
     n_files = []
-    assert list(verify(config.results, lambda n_done, _n_files: n_files.append(n_done))) == []
+    assert verify(config.results, on_progress=lambda n_done, _n_files: n_files.append(n_done)) == []
     assert n_files[-1] == len(find_shards(config)[1])
 
 
 def test_missing_parts_are_found(config):
     with pytest.raises(KilledError):
         run_inline(config, killed_after=3)
-    findings = list(verify(config.results))
+    findings = verify(config.results)
     assert {finding.kind for finding in findings} == {"missing"}
 
 
@@ -57,11 +62,11 @@ def test_damaged_and_invalid_files_are_moved_aside_and_computed_again(config):
     folder, names = find_shards(config)
     (folder.storage.root / names[0].path).write_bytes(b"damage")
     rewrite(folder, names[1], lambda values: values | {"accuracy": np.array(0.123)})
-    findings = list(verify(config.results))
+    findings = verify(config.results)
     assert [finding.kind for finding in findings] == ["damaged", "damaged", "missing"]
     assert findings[0].subject == names[0].path
     assert run_inline(config).n_parts == 1
-    assert list(verify(config.results)) == []
+    assert verify(config.results) == []
 
 
 def test_damaged_records_are_found_and_written_again(config):
@@ -69,12 +74,12 @@ def test_damaged_records_are_found_and_written_again(config):
     folder, names = find_shards(config)
     path = folder.root / "protocols" / f"{names[0].columns}.json"
     path.write_text("[]")
-    findings = list(verify(config.results))
+    findings = verify(config.results)
     assert {finding.kind for finding in findings} == {"record", "missing"}
     assert findings[0].subject == f"protocols/{path.name}"
     assert len(find_shards(config)[1]) == len(names)
     assert run_inline(config).n_parts == 0
-    assert list(verify(config.results)) == []
+    assert verify(config.results) == []
 
 
 def test_shard_with_the_images_of_another_slice_is_moved_aside(config):

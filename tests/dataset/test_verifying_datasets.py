@@ -110,6 +110,22 @@ def test_verify_dataset_reports_every_damaged_file(tmp_path: Path) -> None:
         assert any(name in problem and fault in problem for problem in problems)
 
 
+@pytest.mark.parametrize("round_to", [None, 3])
+@pytest.mark.parametrize("name", ["accuracy", "cm"])
+def test_verify_dataset_compares_accuracies_with_confusion_matrices(
+    tmp_path: Path, name: str, round_to: int | None
+) -> None:
+    export_copy(tmp_path, PLAN, round_to=round_to)
+    (tmp_path / "SHA256SUMS").unlink()
+    assert verify_dataset(tmp_path).problems == ()
+    path = tmp_path / f"cifar100/pgd_{name}.json"
+    change = (lambda values: [values[0] - 0.025, *values[1:]]) if name == "accuracy" else (lambda values: values[::-1])
+    edit_values(path, change)
+    (problem,) = verify_dataset(tmp_path).problems
+    assert "pgd_accuracy.json: expected an accuracy of " in problem
+    assert "#0 at strength 0.5" in problem
+
+
 def test_verify_command_reports_counts_and_rejects_options_for_results_folders(tmp_path: Path, robust201: Any) -> None:
     export_copy(tmp_path, make_plan(ARCHITECTURES))
     result = robust201("verify", tmp_path)

@@ -20,7 +20,7 @@ from robust201.corruptions.generator import GENERATOR_VERSION, corrupt
 from robust201.images import corrupted as corrupted_module
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.downloads.registry import Checksum, Download
-from robust201.images.downloads.registry import download as published_download
+from robust201.images.downloads.registry import find_download as published_download
 from robust201.images.store import ArrayFolder
 from tests.conftest import read_tree
 from tests.support.natural_images import image_set, stripes
@@ -280,7 +280,7 @@ def test_open_published_checks_md5_if_verify_is_full(
         return replace(published_download(name), members=checksums)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corrupted_module, "download", download_with_checksums)
+        patch.setattr(corrupted_module, "find_download", download_with_checksums)
         open_folder(folder, full_split, verify=True)
         flip_last_bit(folder / "snow.npy")
         open_folder(folder, full_split, keys=["fog"], verify=True)

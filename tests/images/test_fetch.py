@@ -51,7 +51,7 @@ def test_fetch_retries_after_a_temporary_status_and_a_broken_connection(
     assert cifar10c_server.n_requests == 3
 
 
-@pytest.mark.parametrize("fault", ["another file", "404"])
+@pytest.mark.parametrize("fault", ["another hash", "404"])
 def test_fetch_leaves_no_file_after_a_failure(tmp_path: Path, cifar10c_server: Server, fault: str) -> None:
     if fault == "404":
         cifar10c_server.statuses = [404] * 9
@@ -162,7 +162,7 @@ def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, change_downlo
 
 @pytest.mark.parametrize("name", registry.downloads())
 def test_registry_entry_is_complete(name: str) -> None:
-    entry = registry.download(name)
+    entry = registry.find_download(name)
     lengths = {"md5": 32, "sha256": 64}
     assert entry.source
     assert entry.folder

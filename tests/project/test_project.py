@@ -8,7 +8,7 @@ import pytest
 
 from robust201.core.files import bundled
 from robust201.images import DATASETS
-from robust201.images.downloads.registry import download
+from robust201.images.downloads.registry import find_download
 from robust201.images.loading import FORMS
 from robust201.sweep.loading import load_config
 
@@ -57,11 +57,11 @@ def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path, monkeypatch):
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
     assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]
     for name, section in datasets.items():
-        folder = tmp_path / download(name).folder
-        for member in download(name).members:
+        folder = tmp_path / find_download(name).folder
+        for member in find_download(name).members:
             (folder / member).parent.mkdir(parents=True, exist_ok=True)
             (folder / member).touch()
         assert section.path is not None
         assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == folder
         if section.corruptions is not None:
-            assert section.corruptions.path == tmp_path / download(str(DATASETS[name].corruptions)).folder
+            assert section.corruptions.path == tmp_path / find_download(str(DATASETS[name].corruptions)).folder

@@ -55,7 +55,7 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"keys": {}}, "at least one key"),
         ({"keys": {"pgd": {"epsilons": ["1/255", "-2/255"]}}}, "keys.pgd.epsilons"),
         ({"keys": {"fgsm": {"epsilons": ["256/255"]}}}, "up to 1"),
-        ({"keys": {"pgd": {"epsilons": ["1/255", "1/255"]}}}, "different epsilons"),
+        ({"keys": {"pgd": {"epsilons": ["1/255", "1/255"]}}}, "distinct epsilons"),
         ({"keys": {"pgd": {"epsilons": [float("nan")]}}}, "nan"),
         ({"keys": {"pgd": {"epsilons": [8]}}}, "8/255"),
         ({"keys": {"pgd": {"epsilons": ["1/0"]}}}, "'1/0'"),

@@ -8,10 +8,10 @@ import torch
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Unit, Weights
-from robust201.dataset.json_writer import iter_unit_texts
+from robust201.dataset.key_files import iter_unit_texts
 from robust201.dataset.published_layout import layout_of, parquet_columns
 from robust201.dataset.reader import Dataset
-from robust201.dataset.row_batch import make_batch
+from robust201.dataset.shard_rows import make_batch
 from robust201.dataset.values import to_array
 from robust201.dataset.verify_dataset import verify_dataset
 from robust201.evaluation.measurements import Accumulator, check_values, merge_values

@@ -49,7 +49,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights_by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
     """Return weights by (index, dataset, epochs, seed)."""
-    trials = {(one.index, one.dataset, one.epochs, one.seed): one for one in weights}
+    trials = {(trial.index, trial.dataset, trial.epochs, trial.seed): trial for trial in weights}
     assert len(trials) == len(weights)
     return trials
 
@@ -125,10 +125,10 @@ def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path, 
         else:  # users often save a dictionary with the state_dict of a DataParallel module
             torch.save({"state_dict": {f"module.{key}": value for key, value in state_dict.items()}}, path)
     assert detect_format(tmp_path).name == "state-dicts"
-    for one in iter_weights(tmp_path, datasets=["cifar10"]):
-        assert (one.dataset, one.epochs, one.seed, one.n_classes) == ("cifar10", 200, 777, 10)
-        assert (one.channels, one.cells) == (CHANNELS, CELLS)
-        assert_equal_tensors(one.state_dict, weights[one.index])
+    for trial in iter_weights(tmp_path, datasets=["cifar10"]):
+        assert (trial.dataset, trial.epochs, trial.seed, trial.n_classes) == ("cifar10", 200, 777, 10)
+        assert (trial.channels, trial.cells) == (CHANNELS, CELLS)
+        assert_equal_tensors(trial.state_dict, weights[trial.index])
     with pytest.raises(CheckpointError, match=r"expected the one dataset .* got none.*--datasets"):
         list(iter_weights(tmp_path))
 
@@ -138,7 +138,7 @@ def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path, 
 
 def test_cifar10_valid_is_skipped_unless_requested(nats):
     for datasets, expected in ((None, {"cifar10", "cifar100", "ImageNet16-120"}), (["cifar10-valid"],) * 2):
-        assert {one.dataset for one in iter_weights(nats, indices=[3], datasets=datasets)} == set(expected)
+        assert {trial.dataset for trial in iter_weights(nats, indices=[3], datasets=datasets)} == set(expected)
 
 
 def test_nats_reader_ignores_seeds_without_weights(tmp_path):
@@ -177,8 +177,8 @@ def test_selections_that_match_nothing_are_rejected(nats, archive, options, subj
 @pytest.mark.parametrize(
     "name", ["absent", "empty", "NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"]
 )
-def test_sources_of_no_format_are_rejected(tmp_path, name):
-    """The merged files of records have no weights."""
+def test_sources_without_a_known_format_are_rejected(tmp_path, name):
+    """The published single files have records, but no weights."""
     (tmp_path / "empty").mkdir()
     if "." in name:
         (tmp_path / name).touch()

@@ -1,4 +1,4 @@
-"""Names of accuracies, by which commands select them, and names of measures.
+"""Names by which commands select accuracies, and names of measures.
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
@@ -103,7 +103,7 @@ def collect_measures(results: DatasetResults, table: pd.DataFrame | None = None)
 
 def _is_named(results: DatasetResults, name: str, key: str, strength: float) -> bool:
     """Return whether a name means a key at a strength."""
-    if name == evaluation_name(key, strength):  # also strength 0 in published files, which is no epsilon
+    if name == evaluation_name(key, strength):  # also strength 0 in published files, not an epsilon
         return True
     named_key, text = parse_term(name)
     try:

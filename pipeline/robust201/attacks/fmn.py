@@ -46,7 +46,7 @@ def keep_in_balls(
 
 
 def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
-    """Return the nearest misclassified iterate of each image at any distance, over the requested runs: (B, C, H, W)."""
+    """Return each image's nearest misclassified iterate (B, C, H, W) at any distance, over requested projections."""
     project = _PROJECTIONS[options.norm]
     projections: dict[str, list[_Project]] = {
         "ball": [project],

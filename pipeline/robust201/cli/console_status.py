@@ -165,19 +165,19 @@ def _format_timestamp(now: float) -> str:
 
 def show_event(event: Mapping[str, Any]) -> None:
     """Print an event (see `store.events`), with its traceback below."""
-    unit = _unit_of(event)
+    unit = _strength_unit(event)
     fields = [
         f"{name}={_format_value(value, unit if name == 'strengths' else '')}"
         for name, value in event.items()
         if name not in _SEPARATE_FIELDS
     ]
-    words = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), str(event["part"]), *fields]
-    console.out.print("  ".join(words))
+    texts = [_format_timestamp(event["time"]), str(event["process"]), str(event["event"]), str(event["part"]), *fields]
+    console.out.print("  ".join(texts))
     for line in str(event.get("traceback", "")).splitlines():
         console.out.print(f"    {line}")
 
 
-def _unit_of(event: Mapping[str, Any]) -> str:
+def _strength_unit(event: Mapping[str, Any]) -> str:
     """Return the unit of the strengths of an event's key."""
     from robust201.tasks import TASKS
     from robust201.tasks.strengths import unit_of

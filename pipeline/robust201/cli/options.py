@@ -43,7 +43,8 @@ SlurmRequeue = Annotated[
     typer.Option("--slurm-requeue", help="In a Slurm array: requeue the task if its time limit stops it."),
 ]
 DATASET_ARGUMENT = typer.Argument(
-    metavar="DATASET", help="A folder written by export, its parquet subfolder, or the published dataset."
+    metavar="DATASET",
+    help="A folder written by export, the published dataset, or the included bundled:benchmark_data/cells-cifar10.",
 )
 DatasetPath = Annotated[Path, DATASET_ARGUMENT]
 ImageDataset = Annotated[
@@ -92,7 +93,7 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
 def load_yaml(
     path: Path, say: Callable[[str], None] = console.say, *, out: str | None = None, **overrides: Any
 ) -> SweepConfig | TrainingConfig:
-    """Load the sweep of a YAML or results folder, or a training YAML, and say warnings about it.
+    """Load the sweep of a YAML or results folder, or a training YAML, and report warnings about it.
 
     `out` replaces the results folder or the checkpoint store; `overrides` are those of `sweep.loading.load_config`.
     """

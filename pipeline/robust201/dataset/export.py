@@ -11,17 +11,15 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, IncompleteError, RobustWarning
+from robust201.core.errors import ConfigError, DatasetError, IncompleteError, RobustWarning, did_you_mean
 from robust201.core.records import ImageSet
 from robust201.dataset.card import CARD_FILE, card_text
 from robust201.dataset.export_folder import open_folder, reject_results_folder
-from robust201.dataset.export_pool import write_files
-from robust201.dataset.export_source import read_facts, read_groups
 from robust201.dataset.groups import (
     Export,
     Format,
@@ -32,15 +30,21 @@ from robust201.dataset.groups import (
     missing_evaluations_message,
     weights_names,
 )
-from robust201.dataset.image_table import ImageLoader, evaluated_images, image_table_bytes
-from robust201.dataset.key_files import KeyFiles
-from robust201.dataset.layout import images_name, parquet_name
-from robust201.dataset.parquet_writer import KeyFormat
+from robust201.dataset.key_files import KeyFiles, write_files
+from robust201.dataset.layout import images_name
+from robust201.dataset.parquet_writer import KeyFormat, image_table_bytes
 from robust201.dataset.published_layout import describe_strength
+from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.side_files import VERSIONS_FILE, side_file_texts, versions_text
+from robust201.dataset.unstable_networks import list_stable_results
+from robust201.images.specs import UNKNOWN_COUNT
 from robust201.store.folder import ResultsFolder
+from robust201.store.names import Listing
+from robust201.sweep.inputs import Inputs
+from robust201.sweep.parts import KeyState, compare
 from robust201.sweep.plan import Plan
-from robust201.tasks.columns import PREDICTIONS
+from robust201.sweep.sweep_record import describe_sweep, portable_fields
+from robust201.tasks.columns import PREDICTIONS, fields_of
 
 
 @dataclass(frozen=True)
@@ -103,28 +107,114 @@ def export_dataset(
             f"{', '.join(dict.fromkeys(left_out))}: not exported, since a file chooses the images (docs/sampling.md)."
         )
         warnings.warn(message, RobustWarning, stacklevel=2)
-    plan = exported_plan(plan, options.get("outcomes"))
-    groups = read_groups(plan, folder, weights)
-    return write_dataset(read_facts(plan), groups, out, lambda dataset: evaluated_images(plan, dataset), **options)
+    return export_results(plan, folder, out, weights=weights, **options)
 
 
-def exported_plan(plan: Plan, outcomes: str | None) -> Plan:
-    """Return the part of a plan that an export contains; with outcomes, predicted classes are among its measurements.
-
-    Runs always store predicted classes.
-    """
+def export_results(
+    plan: Plan, folder: ResultsFolder, out: Path, *, weights: str | None = None, **options: Any
+) -> ExportReport:
+    """Write a dataset like `export_dataset`, also below the results folder, without warning of what is left out."""
     plan = plan.comparable
-    if outcomes is None or PREDICTIONS in plan.config.measurements:
-        return plan
-    measurements = (*plan.config.measurements, PREDICTIONS)
-    return replace(plan, config=plan.config.model_copy(update={"measurements": measurements}))
+    if options.get("outcomes") is not None and PREDICTIONS not in plan.config.measurements:  # runs always store them
+        measurements = (*plan.config.measurements, PREDICTIONS)
+        plan = replace(plan, config=plan.config.model_copy(update={"measurements": measurements}))
+    groups = _read_groups(plan, folder, weights)
+    return write_dataset(_read_facts(plan), groups, out, lambda dataset: evaluated_images(plan, dataset), **options)
+
+
+def _read_facts(plan: Plan) -> SweepFacts:
+    """Return the facts about a plan's sweep that an export contains."""
+    config = plan.config
+    specs = {dataset: config.dataset_spec(dataset) for dataset in config.datasets}
+    networks = [network for facts in plan.facts.datasets.values() for network in facts.networks]
+    weights = [network.weights for network in networks if network.weights.sha256]
+    return SweepFacts(
+        record=describe_sweep(plan),
+        fields=portable_fields(config),
+        space=config.space_name,
+        tasks={key: task for key, task in config.tasks.items() if config.parameters[key].images_file is None},
+        measurements=config.measurements,
+        n_classes={dataset: spec.n_classes for dataset, spec in specs.items()},
+        weights={entry.name: entry for entry in weights} if config.has_several_weights else {},
+        n_test={dataset: spec.n_test for dataset, spec in specs.items() if spec.n_test != UNKNOWN_COUNT},
+        recorded_accuracies=plan.facts.recorded_accuracies,
+    )
+
+
+def _read_groups(plan: Plan, folder: ResultsFolder, weights: str | None) -> list[Group]:
+    """Return the units of each dataset and key, of all weights or of one name, and the strengths that each unit lacks.
+
+    Raises:
+        ConfigError: no weights have this name.
+
+    Warns:
+        RobustWarning: an unstable network has results; they count as missing.
+    """
+    names = list(dict.fromkeys(network.name for key in plan.keys for network in key.networks if network.name))
+    if weights is not None and weights not in names:
+        raise ConfigError(
+            f"Choosing weights failed: expected one of {', '.join(names)}, got {weights!r}."
+            f"{did_you_mean(weights, names)}"
+            if names
+            else f"Choosing weights failed for {weights!r}: the weights of these results have no names. Omit the name."
+        )
+    listing = list_stable_results(plan, folder)
+    states = compare(plan, listing, folder.read_tuple).keys
+    groups = [_make_group(plan, folder, listing, state, weights) for state in states]
+    return [group for group in groups if group.units]
+
+
+def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyState, weights: str | None) -> Group:
+    key = state.key
+    missing = [
+        tuple(strength for strength, is_stored in zip(key.strengths, row, strict=True) if not is_stored)
+        for row in state.complete.tolist()
+    ]
+    unknown = {*key.networks_without_weights()}  # their weights may have this name
+    networks = [row for row, network in enumerate(key.networks) if weights in (None, network.name) or row in unknown]
+    networks.sort(key=lambda index: key.networks[index].architecture)
+    measurements = key.task.columns or plan.config.measurements
+    return Group(
+        dataset=key.dataset,
+        task=key.task,
+        measurements=measurements,
+        units=tuple(key.unit(index) for index in networks),
+        missing_strengths={key.unit(index).id: missing[index] for index in networks if missing[index]},
+        rows=KeyRows(
+            folder,
+            key,
+            listing,
+            [index for index in networks if not missing[index]],
+            [column for name in measurements for column in fields_of(name).values()],
+        ),
+    )
+
+
+def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
+    """Load the images that a sweep evaluated, from the copy in its results folder or from their source.
+
+    Raises:
+        DatasetError: the images are not available, or differ from the evaluated images.
+    """
+    inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_of().sha256
+    try:
+        return inputs.read_copied_images(dataset, sha256)
+    except DatasetError as error:  # a merged results folder has no copy
+        source_images = Inputs(plan.config).images(dataset)
+        if source_images.sha256 != sha256:
+            raise DatasetError(
+                f"Exporting outcomes failed for {dataset}: expected the evaluated images, whose SHA-256 begins "
+                f"with {sha256[:16]}, got images with {source_images.sha256[:16]}. Run "
+                "`robust201 plan SWEEP.yaml --save` on a machine that has the evaluated images."
+            ) from error
+        return source_images
 
 
 def write_dataset(
     facts: SweepFacts,
     groups: Sequence[Group],
     out: Path,
-    images_of: ImageLoader,
+    images_of: Callable[[str], ImageSet],
     *,
     key_style: KeyStyle = "paper",
     round_to: int | None = None,
@@ -170,7 +260,9 @@ def write_dataset(
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
-    images = _load_images_of_outcomes(groups, images_of) if outcomes is not None else {}
+    image_groups = [group for group in groups if group.complete_units and not group.is_measure]
+    datasets = dict.fromkeys(group.dataset for group in image_groups) if outcomes is not None else {}
+    images = {dataset: images_of(dataset) for dataset in datasets}
     labels = {dataset: image_set.labels for dataset, image_set in images.items()}
     export = Export(facts, groups, formats, key_style, round_to, outcomes, labels)
     side_files = side_file_texts(export)
@@ -180,21 +272,21 @@ def write_dataset(
         reports = []
         for report in write_files(keys, processes):
             reports.append(report)
-            folder.record(*report.files)
+            folder.written |= report.files
             progress(sum(report.n_units for report in reports), n_units)
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))
         for name, text in side_files.items():
             folder.write(name, text)
         folder.write(VERSIONS_FILE, versions_text(fields for report in reports for fields in report.provenances))
-        folder.write(CARD_FILE, card_text(export, reports, [folder.written[name] for name in sorted(folder.written)]))
+        folder.write(CARD_FILE, card_text(export, reports))
     return ExportReport(
         out=out,
         files=tuple(sorted(folder.written)),
         n_units=n_units,
         n_evaluations=sum(group.n_evaluations for group in export.exported),
         missing={(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths},
-        n_bytes=sum(file.n_bytes for file in folder.written.values()),
+        n_bytes=sum((out / name).stat().st_size for name in folder.written),
     )
 
 
@@ -207,7 +299,9 @@ def _list_keys(export: Export, out: Path, folder: Path) -> list[KeyFiles]:
     """
     n_classes = export.facts.n_classes
     groups = sorted(export.exported, key=lambda group: -group.n_evaluations * n_classes.get(group.dataset, 1))
-    keys = [_make_key_files(export, group, folder) for group in groups]
+    keys = [
+        KeyFiles(folder, _make_format(export, group), group.rows, export.formats, export.round_to) for group in groups
+    ]
     names = [name for key in keys for name in key.names]
     for name in names:
         if names.count(name) > 1:
@@ -218,11 +312,10 @@ def _list_keys(export: Export, out: Path, folder: Path) -> list[KeyFiles]:
     return keys
 
 
-def _make_key_files(export: Export, group: Group, folder: Path) -> KeyFiles:
-    key = export.spell_key(group)
-    form = KeyFormat(
+def _make_format(export: Export, group: Group) -> KeyFormat:
+    return KeyFormat(
         dataset=group.dataset,
-        key=key,
+        key=export.spell_key(group),
         measurements=group.measurements if group.is_measure else export.measurements,
         space=export.facts.space,
         strength_description=describe_strength(group.task),
@@ -231,21 +324,6 @@ def _make_key_files(export: Export, group: Group, folder: Path) -> KeyFiles:
         weights=export.weights,
         labels=None if group.is_measure else export.labels.get(group.dataset),
     )
-    json_names = {name: f"{group.dataset}/{key}_{name}.json" for name in form.measurements}
-    return KeyFiles(
-        folder,
-        form,
-        group.rows,
-        json_names if "json" in export.formats else {},
-        parquet_name(group.dataset, key) if "parquet" in export.formats else None,
-        export.round_to,
-    )
-
-
-def _load_images_of_outcomes(groups: Iterable[Group], images_of: ImageLoader) -> dict[str, ImageSet]:
-    """Load the evaluated images of each dataset that has per-image outcomes."""
-    datasets = dict.fromkeys(group.dataset for group in groups if group.complete_units and not group.is_measure)
-    return {dataset: images_of(dataset) for dataset in datasets}
 
 
 def _check_single_weights(out: Path, groups: Sequence[Group], formats: Sequence[Format]) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import InputError, StorageError
+from robust201.core.errors import InputError, ResultsError, StorageError
 from robust201.core.files import (
     LOCK_FILE,
     fsync_folder,
@@ -22,8 +22,7 @@ from robust201.core.files import (
 )
 from robust201.core.records import canonical_json
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
-from robust201.dataset.listing import CHECKSUM_FILE, listing_text, read_checksums
-from robust201.dataset.written_file import WrittenFile, open_hashed
+from robust201.dataset.listing import CHECKSUM_FILE, listing_text, open_hashed, read_listing
 
 
 @contextmanager
@@ -42,22 +41,27 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
     _check_path(path)
     target = path.resolve()
     staging = target.with_name(f".{target.name}.new")
-    with _reporting_moves(path), sole_writer(staging, "Exporting"):
-        try:
-            _complete_replacement(target)
-            _reject_users_files(path, target)
-            _reject_different_sweep(path, sweep_record)
-            if target.exists():
-                target.rename(_earlier(target)).rename(target)  # a mount point cannot be moved, nor replaced later
-            _empty(staging)
-            folder = ExportFolder(staging)
-            yield folder
-            folder.write(CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in folder.written.items()}))
-            _reject_users_files(path, target)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        _replace(target, staging)
+    try:
+        with sole_writer(staging, "Exporting"):
+            try:
+                _complete_replacement(target)
+                _reject_other_content(path, sweep_record)
+                if target.exists():
+                    target.rename(_earlier(target)).rename(target)  # a mount point cannot be moved, nor replaced later
+                _empty(staging)
+                folder = ExportFolder(staging)
+                yield folder
+                folder.write(CHECKSUM_FILE, listing_text(folder.written))
+                _reject_other_content(path, sweep_record)
+                _replace(target, staging)
+            except BaseException:
+                shutil.rmtree(staging, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise StorageError(
+            f"Exporting failed for {path}: {error.strerror or error} for {error.filename}. Correct the permissions, or "
+            "choose another folder, and run the same command again."
+        ) from error
 
 
 def _check_path(path: Path) -> None:
@@ -81,61 +85,45 @@ def reject_results_folder(path: Path) -> None:
             )
 
 
-@contextmanager
-def _reporting_moves(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"Exporting failed for {path}: {error.strerror or error} for {error.filename}. Correct the permissions, or "
-            "choose another folder, and run the same command again."
-        ) from error
+def _reject_other_content(path: Path, sweep_record: Mapping[str, Any]) -> None:
+    """Check that a folder is absent, empty, or has an unchanged export of the same sweep and nothing else.
 
+    The same sweep has the same name and a common protocol; strengths or architectures may have been added.
 
-def _reject_users_files(path: Path, target: Path) -> None:
-    """Raise InputError if a folder has files that no export wrote, or files of an export that were changed."""
-    listed = _read_export(target)
-    files = (Path(parent, name) for parent, _, names in os.walk(target) for name in names) if listed else ()
-    names = {file.relative_to(target).as_posix(): file for file in files}
-    own = [
-        name
-        for name, file in names.items()
-        if name != CHECKSUM_FILE and not (name in listed and file.is_file() and listed[name] == sha256_of(file))
-    ]
-    if own := own if listed or not target.exists() else sorted(entry.name for entry in target.iterdir()):
-        raise InputError(
-            f"Exporting failed for {path}: the folder contains files that no export wrote, such as {own[0]}, which "
-            "would be replaced. Move them, or choose a new folder."
-        )
-
-
-def _read_export(folder: Path) -> Mapping[str, str]:
-    """Return the SHA-256 of an export's files by name; empty if the folder contains no export of this package."""
-    listed = read_checksums(folder)
-    try:
-        return listed if SWEEP_FILE in listed and load_json(folder / SWEEP_FILE)["sweep"]["name"] else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any]) -> None:
-    """Raise InputError if the folder has an export of a sweep with another name, or without a common protocol."""
-    # The same sweep with more strengths or architectures may replace its earlier export.
-    try:
-        earlier_record = load_json(path / SWEEP_FILE)["sweep"]
-        names = [str(sweep["name"]) for sweep in (earlier_record, sweep_record)]
-        protocols = [set(map(canonical_json, sweep["protocols"])) for sweep in (earlier_record, sweep_record)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # there is no earlier export
-    if names[0] == names[1] and not (all(protocols) and protocols[0].isdisjoint(protocols[1])):
+    Raises:
+        InputError: the folder has something else.
+    """
+    target, earlier = path.resolve(), _read_sweep(path)
+    listed = read_listing(path) if earlier else {}
+    for parent, _, names in os.walk(target):
+        for file in (Path(parent, name) for name in names):
+            name = file.relative_to(target).as_posix()
+            if not (listed and name == CHECKSUM_FILE) and not (name in listed and listed[name] == sha256_of(file)):
+                raise InputError(
+                    f"Exporting failed for {path}: the folder contains files that no export wrote, such as {name}, "
+                    "which would be replaced. Move them, or choose a new folder."
+                )
+    name, protocols = _identify(sweep_record)
+    if earlier is None or (earlier[0] == name and not (earlier[1] and protocols and earlier[1].isdisjoint(protocols))):
         return
     raise InputError(
-        f"Exporting failed for {path}: expected a new folder or an earlier export of the sweep {names[1]!r}, got an "
-        f"export of {repr(names[0]) if names[0] != names[1] else 'the same name with other protocols'}. Choose another "
+        f"Exporting failed for {path}: expected a new folder or an earlier export of the sweep {name!r}, got an "
+        f"export of {repr(earlier[0]) if earlier[0] != name else 'the same name with other protocols'}. Choose another "
         "folder, or delete this one first."
     )
+
+
+def _identify(sweep_record: Mapping[str, Any]) -> tuple[str, set[str]]:
+    """Return the name and the protocols of a sweep."""
+    return str(sweep_record["name"]), set(map(canonical_json, sweep_record["protocols"]))
+
+
+def _read_sweep(folder: Path) -> tuple[str, set[str]] | None:
+    """Return the name and the protocols of an export's sweep; None if the folder has no export of this package."""
+    try:
+        return _identify(load_json(folder / SWEEP_FILE)["sweep"]) if SWEEP_FILE in read_listing(folder) else None
+    except (OSError, ResultsError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 class ExportFolder:
@@ -143,20 +131,17 @@ class ExportFolder:
 
     Attributes:
         staging: the folder to which files are written.
-        written: the complete files, by name.
+        written: SHA-256 of the complete files, by name.
     """
 
     def __init__(self, staging: Path) -> None:
         self.staging = staging
-        self.written: dict[str, WrittenFile] = {}
-
-    def record(self, *files: WrittenFile) -> None:
-        self.written |= {file.name: file for file in files}
+        self.written: dict[str, str] = {}
 
     def write(self, name: str, content: str | bytes) -> None:
-        with open_hashed(self.staging / name) as (stream, hashing):
-            stream.write(content.encode() if isinstance(content, str) else content)
-        self.record(hashing.written(name))
+        with open_hashed(self.staging / name) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        self.written[name] = file.sha256
 
 
 def _replace(target: Path, staging: Path) -> None:
@@ -165,9 +150,6 @@ def _replace(target: Path, staging: Path) -> None:
         if target.exists():
             target.rename(_earlier(target))
         staging.rename(target)
-    except OSError:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
     finally:
         _complete_replacement(target)
     fsync_folder(target.parent)
@@ -182,7 +164,7 @@ def _complete_replacement(target: Path) -> None:
     """Complete a replacement after the new export has taken its place; revert it if it has not."""
     earlier = _earlier(target)
     if earlier.exists():
-        if _read_export(target):
+        if _read_sweep(target):
             shutil.rmtree(earlier)
         else:
             earlier.rename(target)  # fails if the user has put files there meanwhile
@@ -191,7 +173,7 @@ def _complete_replacement(target: Path) -> None:
 def _empty(staging: Path) -> None:
     """Remove what a killed export left in the staging folder."""
     for path in staging.iterdir():
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir():
             shutil.rmtree(path)
         elif path.name != LOCK_FILE:
             path.unlink()

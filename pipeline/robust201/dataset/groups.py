@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import Unit, Weights
-from robust201.dataset.row_batch import UnitResults
+from robust201.dataset.shard_rows import UnitResults
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import PREDICTIONS
 

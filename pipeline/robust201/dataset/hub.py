@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
+from robust201.core.errors import ConfigError, StorageError, one_line
 from robust201.dataset.layout import IMAGES_FOLDER, PARQUET_FOLDER
-from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
+from robust201.dataset.listing import CHECKSUM_FILE, read_listing
 
 PAGE_FILE = "index.html"
 """File name of the report page."""
@@ -33,10 +33,10 @@ def push(folder: Path, target: str, page: Path) -> str:
 
     Raises:
         ConfigError: the target is not the name of a repository, or huggingface_hub is not installed.
-        ResultsError: the folder has no listing, or a file differs from it; nothing is uploaded.
+        ResultsError: the folder has no listing; nothing is uploaded.
         StorageError: the Hub rejected the upload or was not reachable.
     """
-    repository, names = parse_target(target), _check_files(folder)
+    repository, names = parse_target(target), [*read_listing(folder), CHECKSUM_FILE]
     try:
         from huggingface_hub import HfApi
 
@@ -63,11 +63,3 @@ def push(folder: Path, target: str, page: Path) -> str:
             "check the name and your permissions."
         ) from error
     return str(url)
-
-
-def _check_files(folder: Path) -> list[str]:
-    """Compare an export's files with its listing, and return their names."""
-    digests = read_listing(folder)
-    if problem := next(check_listing(folder, digests), None):
-        raise ResultsError(problem)
-    return [*digests, CHECKSUM_FILE]

@@ -1,15 +1,41 @@
-"""All result files of one key on one dataset, written in one pass over its rows."""
+"""All result files of one key on one dataset, written in one pass over its rows, by this process or several."""
 
-from collections.abc import Mapping
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from robust201.dataset.json_writer import JsonWriter
+import numpy as np
+
+from robust201.core.errors import StorageError
+from robust201.core.records import Unit
+from robust201.dataset.layout import parquet_name
+from robust201.dataset.listing import HashedFile, open_hashed
+from robust201.dataset.number_text import array_text, array_texts
 from robust201.dataset.parquet_writer import KeyFormat, ParquetWriter
 from robust201.dataset.published_layout import ParquetColumn
-from robust201.dataset.row_batch import JSON_BYTES, ROW_GROUP_BYTES, UnitResults, iter_batches
-from robust201.dataset.written_file import WrittenFile, open_hashed
+from robust201.dataset.shard_rows import RowBatch, UnitResults, iter_batches
+from robust201.tasks.columns import COLUMNS, fields_of
+
+ROW_GROUP_BYTES = 16 << 20
+"""Minimum size of all row groups of a Parquet file except the last, in memory; each is a batch."""
+
+JSON_BYTES = 2 << 20
+"""Size of a batch from which numbers are converted to text at full speed."""
+
+MAX_PROCESSES = 6
+"""Maximum number of processes, each of which needs up to 220 MB of its own (100 classes), so all need 1.5 GB."""
+
+MIN_PARALLEL_EVALUATIONS = 20_000
+"""Minimum number of evaluations whose export with several processes is faster."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +45,14 @@ class KeyReport:
     Attributes:
         form: format of the key's files.
         n_units: number of units.
-        files: the files.
+        files: SHA-256 of the files, by name.
         columns: columns of the Parquet file; empty if there is none.
         provenances: distinct provenances of the results.
     """
 
     form: KeyFormat
     n_units: int
-    files: tuple[WrittenFile, ...]
+    files: Mapping[str, str]
     columns: Mapping[str, ParquetColumn]
     provenances: tuple[Mapping[str, str], ...]
 
@@ -39,21 +65,27 @@ class KeyFiles:
         folder: folder to which names of files are relative.
         form: format of the files.
         rows: the results.
-        json_names: name of the JSON file of each measurement.
-        parquet_name: name of the Parquet file; None if it is not written.
+        formats: ``"json"``, ``"parquet"`` or both.
         round_to: number of decimals in JSON; None for exact values.
     """
 
     folder: Path
     form: KeyFormat
     rows: UnitResults
-    json_names: Mapping[str, str]
-    parquet_name: str | None
+    formats: Collection[str]
     round_to: int | None
 
     @property
+    def json_names(self) -> dict[str, str]:
+        """Name of the JSON file of each measurement."""
+        names = self.form.measurements if "json" in self.formats else ()
+        return {name: f"{self.form.dataset}/{self.form.key}_{name}.json" for name in names}
+
+    @property
     def names(self) -> list[str]:
-        return [*self.json_names.values(), *([self.parquet_name] if self.parquet_name else [])]
+        """Names of all files; that of the Parquet file is the last."""
+        parquet_names = [parquet_name(self.form.dataset, self.form.key)] if "parquet" in self.formats else []
+        return [*self.json_names.values(), *parquet_names]
 
     def write(self) -> KeyReport:
         """Write the files.
@@ -65,11 +97,11 @@ class KeyFiles:
         form, n_units = self.form, 0
         with ExitStack() as stack:
             opened = {name: stack.enter_context(open_hashed(self.folder / name)) for name in self.names}
-            writers: list[JsonWriter | ParquetWriter] = [
-                JsonWriter(opened[name][0], form.dataset, form.key, measurement, self.round_to)
+            writers: list[_JsonWriter | ParquetWriter] = [
+                _JsonWriter(opened[name], form, measurement, self.round_to)
                 for measurement, name in self.json_names.items()
             ]
-            parquet = ParquetWriter(opened[self.parquet_name][0], form) if self.parquet_name else None
+            parquet = ParquetWriter(opened[self.names[-1]], form) if "parquet" in self.formats else None
             writers += [parquet] if parquet else []
             for batch in iter_batches(self.rows, ROW_GROUP_BYTES if parquet else JSON_BYTES):
                 n_units += len(batch.units)
@@ -77,5 +109,113 @@ class KeyFiles:
                     writer.add(batch)
             for writer in writers:
                 writer.close()
-            files = tuple(hashing.written(name) for name, (_, hashing) in opened.items())
-        return KeyReport(form, n_units, files, parquet.columns if parquet else {}, tuple(self.rows.provenances))
+            files = {name: file.sha256 for name, file in opened.items()}
+        provenances = tuple(map(dict, self.rows.provenances))
+        return KeyReport(form, n_units, files, parquet.columns if parquet else {}, provenances)
+
+
+class _JsonWriter:
+    """Writes a JSON file with one measurement (see `dataset.export.write_dataset` for rounding)."""
+
+    def __init__(self, stream: HashedFile, form: KeyFormat, measurement: str, round_to: int | None) -> None:
+        self._stream, self._measurement, self._round_to = stream, measurement, round_to
+        self._separator = b""
+        names = form.dataset, form.key, measurement
+        stream.write(("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode())
+
+    def add(self, batch: RowBatch) -> None:
+        texts = iter_unit_texts(self._measurement, batch, self._round_to)
+        for unit, text in zip(batch.units, texts, strict=True):
+            self._stream.write(b'%s"%s": %s' % (self._separator, str(unit.architecture).encode(), text))
+            self._separator = b", "
+
+    def close(self) -> None:
+        self._stream.write(b"}}}}")
+
+
+def iter_unit_texts(measurement: str, batch: RowBatch, round_to: int | None = None) -> Iterator[bytes]:
+    """Yield each unit's JSON text: one value for ``clean`` and measures, or a list with one value per strength.
+
+    Raises:
+        StorageError: a number is infinite, or an accuracy is NaN.
+    """
+    fields = fields_of(measurement)
+    column_texts = [_column_texts(measurement, batch, column, round_to) for column in fields.values()]
+    if "" in fields:
+        evaluation_texts = column_texts[0]
+    else:
+        template = b"{" + b", ".join(b'"%s": %%s' % name.encode() for name in fields) + b"}"
+        evaluation_texts = [template % texts for texts in zip(*column_texts, strict=True)]
+    first_row = 0
+    for unit in batch.units:
+        end_row = first_row + len(unit.strengths)
+        texts = evaluation_texts[first_row:end_row]
+        yield texts[0] if _is_single(unit) else b"[" + b", ".join(texts) + b"]"
+        first_row = end_row
+
+
+def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None) -> list[bytes]:
+    """Return the JSON texts of a column, one per evaluation. Raises the same errors as `iter_unit_texts`."""
+    values = batch.columns[name]
+    # In columns that are computed from `cm`, NaN is an error. In others, it stands for a mean over zero images.
+    is_from_counts = name in COLUMNS and COLUMNS[name].value_from_counts is not None
+    try:
+        if is_from_counts and np.isnan(values).any():
+            raise ValueError(f"{name} is NaN")  # noqa: TRY301
+        if isinstance(values, list):
+            return [array_text(array, round_to) for array in values]
+        return array_texts(values, round_to)
+    except ValueError as error:
+        first, last = batch.units[0].label, batch.units[-1].label
+        raise StorageError(
+            f"Exporting failed for {measurement} of {first} to {last}: {error}. Run `robust201 verify` on the results "
+            "folder."
+        ) from error
+
+
+def _is_single(unit: Unit) -> bool:
+    return unit.key == "clean" or (bool(unit.columns) and len(unit.strengths) == 1)
+
+
+def default_processes(n_evaluations: int) -> int:
+    """Return the number of processes for an export: one per usable CPU, or one in all for few evaluations."""
+    return 1 if n_evaluations < MIN_PARALLEL_EVALUATIONS else min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+
+
+def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]:
+    """Write the files of keys with several processes, or in this process if `processes` is 1.
+
+    Raises:
+        StorageError: a process died, or writing failed. Unfinished files are deleted.
+    """
+    if processes == 1:
+        yield from map(KeyFiles.write, keys)
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    stop_reader, stop_writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(stop_reader,))
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the processes inherit
+    try:
+        futures = [pool.submit(KeyFiles.write, key) for key in keys]
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise StorageError(
+            "Exporting failed for a worker process: it died before its file was complete, possibly because memory ran "
+            "out. Free some memory, and run the same command again."
+        ) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        stop_writer.close()  # ends the processes, whatever they are writing
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with(stop_reader: Connection) -> None:
+    """Make this process end when the exporting process closes the pipe or dies, even if it is killed.
+
+    An orphan could write into a folder that another export uses by then.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
+    threading.Thread(target=lambda: (wait([stop_reader]), os._exit(1)), daemon=True).start()

@@ -1,15 +1,19 @@
-"""The listing of a dataset's files, which makes it possible to detect missing, truncated and changed files.
+"""Files of an export, written atomically and hashed, and their listing.
 
-`SHA256SUMS` contains the SHA-256 of every file of an export. Folders without it, such as the published dataset, cannot
-be checked.
+`SHA256SUMS` contains the SHA-256 of every file of an export, so that missing, truncated and changed files are found.
+Folders without it, such as the published dataset, cannot be checked.
 """
 
+import hashlib
+import io
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import sha256_of
+from robust201.core.files import atomic_write, sha256_of
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing for ``sha256sum -c``.
@@ -49,14 +53,6 @@ def read_listing(folder: Path) -> dict[str, str]:
     return digests
 
 
-def read_checksums(folder: Path) -> Mapping[str, str]:
-    """Return the SHA-256 of a folder's listed files by name, or an empty mapping if there is no valid listing."""
-    try:
-        return read_listing(folder)
-    except ResultsError:
-        return {}
-
-
 def listing_text(digests: Mapping[str, str]) -> str:
     """Return the content of a listing; names are relative to the folder."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
@@ -71,3 +67,35 @@ def check_listing(folder: Path, digests: Mapping[str, str]) -> Iterator[str]:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except OSError as error:
             yield f"Verifying failed for {path}: expected a file, got none that can be read ({error}). {REEXPORT}"
+
+
+class HashedFile(io.RawIOBase):
+    """A write-only binary stream that counts and hashes its bytes; closing it does not close the underlying stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self._n_bytes = 0
+
+    def write(self, data: Any, /) -> int:
+        self._digest.update(data)
+        self._n_bytes += len(data)
+        return self._stream.write(data)
+
+    def tell(self) -> int:
+        return self._n_bytes
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes so far."""
+        return self._digest.hexdigest()
+
+
+@contextmanager
+def open_hashed(path: Path) -> Iterator[HashedFile]:
+    """Open a file that appears under its name when the block ends without an error."""
+    with atomic_write(path) as stream:
+        yield HashedFile(stream)

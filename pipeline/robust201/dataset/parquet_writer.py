@@ -1,27 +1,39 @@
 """The analysis-ready Parquet files of an export: one row per evaluation, one file per dataset and key.
 
-Their paths are ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive partitioning). Any Parquet library can read
-them. They also contain `dataset` and `key` as columns, for libraries that do not support Hive partitioning. These
+Their paths are ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive partitioning). Any Parquet library can
+read them. They also contain `dataset` and `key` as columns, for libraries that do not support Hive partitioning. These
 columns have the Arrow type dictionary (of strings), because Arrow derives this type from the names of the folders.
 """
 
+import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from robust201.core.records import Weights
+from robust201.core.records import ImageSet, Weights
 from robust201.dataset.published_layout import CATEGORICAL, MATRIX, ParquetColumn, layout_of, parquet_columns
-from robust201.dataset.row_batch import RowBatch, StoredColumn
+from robust201.dataset.shard_rows import RowBatch, StoredColumn
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.tasks.columns import CORRECT_BITS, PREDICTIONS, count_classes
 
 _COLUMNS_WITH_STATISTICS = ("architecture", "strength", "accuracy")
 """Columns with statistics, such as minimum and maximum, of each row group."""
+
+_IMAGES_SCHEMA = pa.schema(
+    [
+        pa.field("dataset", CATEGORICAL, metadata={"description": "Dataset of the images."}),
+        pa.field("position", pa.int32(), metadata={"description": "Index of the image's bit or class in a row."}),
+        pa.field("row", pa.int64(), metadata={"description": "Row of the image in the dataset's test split."}),
+        pa.field("label", pa.int32(), metadata={"description": "True class."}),
+        pa.field("sha256", pa.string(), metadata={"description": "SHA-256 of its pixels: uint8, channels first."}),
+    ]
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,31 +62,18 @@ class KeyFormat:
     weights: Mapping[str, Weights] = field(default_factory=dict)
     labels: NDArray[np.int64] | None = None
 
-    def columns(self, first_batch: RowBatch) -> dict[str, ParquetColumn]:
-        """Return the columns in order. A measure's first row determines whether its columns have numbers or lists."""
-        example_values = {name: np.asarray(column[0]) for name, column in first_batch.columns.items()}
-        return parquet_columns(
-            self.measurements,
-            layout_of(self.space).columns,
-            self.strength_description,
-            example_values=example_values if self.is_measure else None,
-            weights=self.weights.values(),
-            has_outcomes=self.labels is not None,
-            n_classes=self.n_classes or 0,
-        )
-
 
 class ParquetWriter:
     """Writes a Parquet file, one row group per batch; its columns are known once it has the first batch."""
 
-    def __init__(self, stream: BinaryIO, form: KeyFormat) -> None:
+    def __init__(self, stream: io.RawIOBase, form: KeyFormat) -> None:
         self._stream, self._format = stream, form
         self._writer: pq.ParquetWriter | None = None
         self.columns: dict[str, ParquetColumn] = {}
 
     def add(self, batch: RowBatch) -> None:
         self._writer = self._writer or self._open(batch)
-        table = self._make_table(batch)
+        table = self._make_table(batch, self._writer.schema)
         self._writer.write_table(table, row_group_size=len(table))
 
     def close(self) -> None:
@@ -82,13 +81,27 @@ class ParquetWriter:
             self._writer.close()
 
     def _open(self, first_batch: RowBatch) -> pq.ParquetWriter:
-        self.columns = columns = self._format.columns(first_batch)
+        form = self._format
+        # A measure's first row determines whether its columns have numbers or lists.
+        example_values = {name: np.asarray(column[0]) for name, column in first_batch.columns.items()}
+        self.columns = columns = parquet_columns(
+            form.measurements,
+            layout_of(form.space).columns,
+            form.strength_description,
+            example_values=example_values if form.is_measure else None,
+            weights=form.weights.values(),
+            has_outcomes=form.labels is not None,
+            n_classes=form.n_classes or 0,
+        )
         matrix_columns = [
             f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
         ]
+        fields = [
+            pa.field(name, column.dtype, metadata={"description": column.meaning}) for name, column in columns.items()
+        ]
         return pq.ParquetWriter(
             pa.PythonFile(self._stream, mode="w"),
-            self._schema,
+            pa.schema(fields),
             compression="zstd",
             use_dictionary=[name for name, column in columns.items() if column.dtype == CATEGORICAL],
             column_encoding=dict.fromkeys(matrix_columns, "BYTE_STREAM_SPLIT"),
@@ -96,15 +109,7 @@ class ParquetWriter:
             write_page_checksum=True,
         )
 
-    @property
-    def _schema(self) -> pa.Schema:
-        fields = [
-            pa.field(name, column.dtype, metadata={"description": column.meaning})
-            for name, column in self.columns.items()
-        ]
-        return pa.schema(fields)
-
-    def _make_table(self, batch: RowBatch) -> pa.Table:
+    def _make_table(self, batch: RowBatch, schema: pa.Schema) -> pa.Table:
         form, columns = self._format, self.columns
         units = [unit for unit in batch.units for _ in unit.strengths]
         n_classes = count_classes({name: np.asarray(column[0]) for name, column in batch.columns.items()})
@@ -136,7 +141,7 @@ class ParquetWriter:
             if column.source_column is not None
         }
         return pa.table(
-            [pa.array(column_values[name], column.dtype) for name, column in columns.items()], schema=self._schema
+            [pa.array(column_values[name], column.dtype) for name, column in columns.items()], schema=schema
         )
 
     def _measured_values(self, values: StoredColumn, column: ParquetColumn) -> Any:
@@ -153,3 +158,21 @@ def _to_nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
         n_lists = int(np.prod(values.shape[:level]))
         array = pa.ListArray.from_arrays(np.arange(n_lists + 1, dtype=np.int32) * values.shape[level], array)
     return array.cast(dtype)
+
+
+def image_table_bytes(images: ImageSet) -> bytes:
+    """Return a Parquet file with the table of a dataset's images, in the order of the outcomes.
+
+    An outcome is a bit, which is set if a network classifies an image correctly.
+    """
+    hashes = [hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() for pixels in images.images]
+    arrays = [
+        pa.array([images.dataset] * len(images), CATEGORICAL),
+        pa.array(np.arange(len(images), dtype=np.int32)),
+        pa.array(images.indices),
+        pa.array(images.labels.astype(np.int32)),
+        pa.array(hashes),
+    ]
+    stream = io.BytesIO()
+    pq.write_table(pa.table(arrays, schema=_IMAGES_SCHEMA), stream, compression="zstd", write_page_checksum=True)
+    return stream.getvalue()

@@ -5,14 +5,13 @@ The recorded accuracies are in the plan of a results folder, and in an export's 
 weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file only exists if accuracies were recorded.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
 
-from robust201.core.records import CLEAN_STRENGTH, Unit
+from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import CLEAN, parse_architecture_id
 from robust201.dataset.shard_rows import KeyRows
@@ -27,30 +26,6 @@ if TYPE_CHECKING:
     from robust201.dataset.reader import Dataset
 
 RECORDED_FILE = "recorded_accuracy.json"
-
-
-def format_recorded_accuracies(
-    units: Iterable[Unit], accuracies: Mapping[str, float], n_test: Mapping[str, int]
-) -> str:
-    """Return the content of recorded_accuracy.json; empty if nothing was recorded.
-
-    Args:
-        units: the exported units.
-        accuracies: recorded accuracies by the SHA-256 of the weights.
-        n_test: size of the test split by dataset; datasets with an unknown size are left out.
-    """
-    payload: dict[str, dict[str, Any]] = {}
-    for unit in units:
-        if unit.checkpoint_sha256 not in accuracies or unit.dataset not in n_test:
-            continue
-        accuracy = accuracies[unit.checkpoint_sha256]
-        payload_of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test[unit.dataset], "accuracy": {}})
-        accuracies_of_dataset = payload_of_dataset["accuracy"]
-        if unit.weights:
-            accuracies_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = accuracy
-        else:
-            accuracies_of_dataset[str(unit.architecture)] = accuracy
-    return json.dumps(payload, indent=1) + "\n" if payload else ""
 
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]

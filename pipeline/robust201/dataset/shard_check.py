@@ -1,4 +1,4 @@
-"""Verification of results: every byte and row of every file, duplicates, pixels, and missing parts."""
+"""Verification of result files: every byte and row of every file, duplicates, and pixels."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,7 @@ from robust201.evaluation.measurements import check_values
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Listing, Names, ShardName, merge_names, names_of, tuple_digest
 from robust201.store.shards import Shard
-from robust201.sweep.explain import explain
-from robust201.sweep.parts import compare, find_rows
+from robust201.sweep.parts import find_rows
 from robust201.sweep.plan import Plan, open_results
 
 
@@ -41,26 +40,6 @@ class Finding(NamedTuple):
 
 OnFile = Callable[[int, int], None]
 """Function that receives the numbers of read files and of all files."""
-
-
-def verify(results: Path, on_file: OnFile = lambda _done, _all: None) -> Iterator[Finding]:
-    """Yield all faults of a results folder.
-
-    Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
-
-    Raises:
-        InputError: the path is not a results folder, or has no plan.
-        StorageError: a file cannot be read at the moment.
-    """
-    plan, folder = open_results(results)
-    damaged: list[str] = []
-    listing = folder.list(damaged.append)
-    yield from (Finding("damaged", "packs", message) for message in damaged)
-    yield from check_files(plan, folder, listing, on_file)
-    listing = folder.list()
-    state = compare(plan, listing, folder.read_tuple)
-    for cause in explain(plan, state, listing, folder.read_tuple, folder.read_protocols()):
-        yield Finding("missing", ", ".join(cause.keys), str(cause))
 
 
 def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:
@@ -95,7 +74,13 @@ def _shares_part(names: Names) -> NDArray[np.bool_]:
 def check_files(
     plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = lambda _done, _all: None
 ) -> Iterator[Finding]:
-    """Yield the faults of the files of a listing, compared with each other (see `verify`)."""
+    """Yield the faults of the files of a listing, compared with each other.
+
+    Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
+
+    Raises:
+        StorageError: a file cannot be read at the moment.
+    """
     checker, n_files, n_done = _Checker(folder, plan), sum(map(len, listing.values())), 0
     for dataset, names in listing.items():
         for name, content in folder.read_ahead(dataset, names):

@@ -1,7 +1,12 @@
-"""The results of units, merged from the shards of their slices."""
+"""The results of units, merged from the shards of their slices, and batches of them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import IncompleteError
 from robust201.core.records import Unit
@@ -15,6 +20,19 @@ from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, Values
 
 UnitRows = Mapping[float, Values]
 """Columns of a unit by strength."""
+
+StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
+
+
+class UnitResults(Protocol):
+    """The results of some units; can be pickled, so that another process reads them."""
+
+    @property
+    def provenances(self) -> Iterable[Any]:
+        """Distinct provenances of the results that were read, as mappings or pairs of name and value."""
+
+    def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
+        """Yield each unit with its columns by strength."""
 
 
 def read_shard(folder: ResultsFolder, name: ShardName, columns: Collection[str] = ()) -> Shard:
@@ -50,24 +68,49 @@ def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard:
 
 
 class KeyRows:
-    """Reads the results of one key from a listing of shards.
+    """Reads the results of one key from a listing of shards; can be pickled, so that another process reads them.
+
+    Args:
+        folder: the results folder.
+        key: the key.
+        listing: the shards.
+        networks: positions of the networks over which an iteration goes; None for all.
+        columns: the columns that an iteration reads; empty for all.
 
     Attributes:
         key: the key.
         provenances: distinct provenances of the files that were read, each as sorted fields.
     """
 
-    def __init__(self, folder: ResultsFolder, key: PlannedKey, listing: Listing) -> None:
+    def __init__(
+        self,
+        folder: ResultsFolder,
+        key: PlannedKey,
+        listing: Listing,
+        networks: Sequence[int] | None = None,
+        columns: Collection[str] = (),
+    ) -> None:
         self.key = key
         self.provenances: set[tuple[tuple[str, str], ...]] = set()
         self._folder = folder
         self._names: Names = names_of(listing, key.dataset)
+        self._networks = range(len(key.networks)) if networks is None else networks
+        self._columns = columns
         self._pixels: dict[float, str] = {}
-        self._tuples: dict[str, tuple[Any, ...]] = {}
-        self._rows_of_network: dict[int, list[int]] = {}
-        positions, rows = find_rows(key, self._names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_folder": self._folder.root}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"_folder": ResultsFolder.open(state["_folder"])})
+
+    @cached_property
+    def _rows_of_network(self) -> dict[int, list[int]]:
+        rows_of_network: dict[int, list[int]] = {}
+        positions, rows = find_rows(self.key, self._names)
         for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
-            self._rows_of_network.setdefault(position, []).append(row)
+            rows_of_network.setdefault(position, []).append(row)
+        return rows_of_network
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
         """Yield each unit with its columns by strength, in the order of the plan.
@@ -76,8 +119,8 @@ class KeyRows:
             IncompleteError: a part is missing, or files were computed from different corrupted images.
             ShardDamagedError: a shard is damaged.
         """
-        for network in range(len(self.key.networks)):
-            yield self.key.unit(network), self.read(network)
+        for network in self._networks:
+            yield self.key.unit(network), self.read(network, self._columns)
 
     def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
         """Return some or all of the key's columns and strengths of a network's unit.
@@ -88,20 +131,13 @@ class KeyRows:
         """
         if {*columns} - {*self.key.columns}:  # a file without them is not damaged
             raise ValueError(f"Reading results failed: {self.key.key} has columns {self.key.columns}, not {columns}.")
-        columns, strengths = columns or self.key.columns, strengths or self.key.strengths
         try:
-            return self._read_listed(network, columns, strengths)
-        except FileNotFoundError:  # another process has moved a damaged file aside since the listing
-            listing = self._folder.list_unit(self.key.dataset, self.key.unit(network).id)
-        current = KeyRows(self._folder, self.key, listing)
-        current._pixels, current.provenances = self._pixels, self.provenances
-        try:
-            return current._read_listed(network, columns, strengths)
-        except FileNotFoundError as error:
+            return self._read_listed(network, columns or self.key.columns, strengths or self.key.strengths)
+        except FileNotFoundError as error:  # another process has moved a damaged file aside since the listing
             vanished = error.filename or "a file"
             raise IncompleteError(
-                f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished. Run the sweep "
-                "again."
+                f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished since the results "
+                "were listed. Run the same command again; if it fails again, run the sweep."
             ) from error
 
     def _read_listed(self, network: int, columns: Collection[str], strengths: Collection[float]) -> UnitRows:
@@ -129,15 +165,10 @@ class KeyRows:
         chosen: dict[tuple[int, float], int] = {}
         for row in self._rows_of_network.get(network, ()):  # in the order of names
             name = shard_name(self.key.dataset, self._names[row])
-            if set(self.key.columns) <= set(self._read_tuple(name.columns)):
-                for strength in self._read_tuple(name.strengths):
+            if set(self.key.columns) <= set(self._folder.read_tuple(name.columns)):
+                for strength in self._folder.read_tuple(name.strengths):
                     chosen.setdefault((name.slice, strength), row)
         return chosen
-
-    def _read_tuple(self, digest: str) -> tuple[Any, ...]:
-        if digest not in self._tuples:
-            self._tuples[digest] = self._folder.read_tuple(digest)
-        return self._tuples[digest]
 
     def _read_file(self, row: int, columns: Collection[str]) -> Shard:
         name = shard_name(self.key.dataset, self._names[row])
@@ -158,3 +189,39 @@ class KeyRows:
 def _merge(slices: Sequence[Values], columns: Collection[str], name: str) -> Values:
     values = slices[0] if len(slices) == 1 else merge_values(slices, name=name)
     return {column: values[column] for column in columns}
+
+
+@dataclass(frozen=True, eq=False)
+class RowBatch:
+    """Columns of the E evaluations of some units, ordered by unit and strength.
+
+    A column is an array (E, …), or a list of E arrays if their shapes differ.
+    """
+
+    units: tuple[Unit, ...]
+    columns: Mapping[str, StoredColumn]
+
+
+def iter_batches(rows: Iterable[tuple[Unit, UnitRows]], min_bytes: int) -> Iterator[RowBatch]:
+    """Yield the units' columns in batches, all but the last of at least `min_bytes`."""
+    batch: list[tuple[Unit, UnitRows]] = []
+    n_bytes = 0
+    for unit, columns in rows:
+        batch.append((unit, columns))
+        n_bytes += sum(array.nbytes for values in columns.values() for array in values.values())
+        if n_bytes >= min_bytes:
+            yield make_batch(batch)
+            batch, n_bytes = [], 0
+    if batch:
+        yield make_batch(batch)
+
+
+def make_batch(rows: Sequence[tuple[Unit, UnitRows]]) -> RowBatch:
+    """Return the columns of some units as one batch."""
+    evaluations = [columns[strength] for unit, columns in rows for strength in unit.strengths]
+    columns = {name: _stack([np.asarray(values[name]) for values in evaluations]) for name in evaluations[0]}
+    return RowBatch(tuple(unit for unit, _ in rows), columns)
+
+
+def _stack(arrays: list[NDArray[Any]]) -> StoredColumn:
+    return arrays if len({array.shape for array in arrays}) > 1 else np.array(arrays)

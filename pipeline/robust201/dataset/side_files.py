@@ -4,15 +4,15 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, TypeAlias
+from typing import Any
 
 from robust201 import __version__
 from robust201.core.errors import ConfigError
-from robust201.core.records import Unit, Weights, content_digest
-from robust201.dataset.groups import Export, Group, KeyStyle, spell_key, weights_names
+from robust201.core.records import Unit, content_digest
+from robust201.dataset.groups import Export, Group, KeyStyle, SweepFacts, spell_key, weights_names
 from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.published_layout import layout_of
-from robust201.dataset.recorded_accuracies import RECORDED_FILE, format_recorded_accuracies
+from robust201.dataset.recorded_accuracies import RECORDED_FILE
 from robust201.sweep.sweep_yaml import dump_fields
 from robust201.tasks import Task
 
@@ -20,9 +20,6 @@ SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.json"
 """File with the SHA-256 of each network's weights; protocols do not contain these hashes."""
-
-WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
-"""Content of weights.json, by dataset and id: a SHA-256, or hashes by name of the weights."""
 
 _MACHINE_FIELDS = {"host", "micro_batch"}
 """Fields of a shard's provenance that do not describe software; versions.json omits them."""
@@ -41,12 +38,12 @@ def side_file_texts(export: Export) -> dict[str, str]:
     epsilons = spell_epsilons(strengths_of_keys(groups), facts.tasks, export.key_style)
     units = [unit for group in groups for unit in group.units]
     architectures = (unit.architecture for unit in units)
-    weights = weight_hashes(units)
+    weights = _by_network(units, {unit.checkpoint_sha256: unit.checkpoint_sha256 for unit in units})
     contents = {
         META_FILE: layout_of(facts.space).meta_text(epsilons, architectures),
         SWEEP_FILE: _sweep_text(export),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
-        RECORDED_FILE: format_recorded_accuracies(units, facts.recorded_accuracies, facts.n_test),
+        RECORDED_FILE: _recorded_text(facts, units),
         MISSING_FILE: _missing_text(export),
         SWEEP_YAML_FILE: sweep_yaml_text(facts.fields),
     }
@@ -104,15 +101,12 @@ def _sweep_text(export: Export) -> str:
         "sweep": {**facts.record} | {"protocols": [dict(payload) for payload in facts.record["protocols"]]},
         "evaluations": n_evaluations,
     }
-    if names:
-        payload["weights"] = {name: _describe_weights(facts.weights[name]) for name in names}
+    if names:  # a hash belongs to one architecture; weights.json has the hashes of all architectures
+        payload["weights"] = {
+            name: {field: value for field, value in facts.weights[name].to_payload().items() if field != "sha256"}
+            for name in names
+        }
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
-
-
-def _describe_weights(weights: Weights) -> dict[str, Any]:
-    fields = weights.to_payload()
-    del fields["sha256"]  # it belongs to one architecture; weights.json has the hashes of all architectures
-    return fields
 
 
 def sweep_yaml_text(fields: Mapping[str, Any]) -> str:
@@ -135,19 +129,31 @@ def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
     return json.dumps(payload | {"exported_with": exported_with}, indent=2) + "\n"
 
 
-def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
-    """Return the SHA-256 of each network's weights by dataset and id.
+def _by_network(units: Iterable[Unit], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the values of the networks' weights, given by SHA-256, by dataset and id.
 
-    If architectures have several sets of weights, the result is ``{dataset: {id: {name: SHA-256}}}``.
+    If architectures have several sets of weights, the result is ``{dataset: {id: {name: value}}}``.
     """
-    hashes: dict[str, dict[str, Any]] = {}
+    by_dataset: dict[str, dict[str, Any]] = {}
     for unit in units:
-        hashes_of_dataset = hashes.setdefault(unit.dataset, {})
+        if unit.checkpoint_sha256 not in values:
+            continue
+        values_of_dataset, value = by_dataset.setdefault(unit.dataset, {}), values[unit.checkpoint_sha256]
         if unit.weights:
-            hashes_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
+            values_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = value
         else:
-            hashes_of_dataset[str(unit.architecture)] = unit.checkpoint_sha256
-    return hashes
+            values_of_dataset[str(unit.architecture)] = value
+    return by_dataset
+
+
+def _recorded_text(facts: SweepFacts, units: Iterable[Unit]) -> str:
+    """Return the content of recorded_accuracy.json (see `dataset.recorded_accuracies`); empty if none was recorded."""
+    recorded = {
+        dataset: {"n_test": facts.n_test[dataset], "accuracy": accuracies}
+        for dataset, accuracies in _by_network(units, facts.recorded_accuracies).items()
+        if dataset in facts.n_test
+    }
+    return json.dumps(recorded, indent=1) + "\n" if recorded else ""
 
 
 def _missing_text(export: Export) -> str:

@@ -13,7 +13,7 @@ from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.unstable_networks import list_stable_results
 from robust201.sweep.facts import Network
 from robust201.sweep.inputs import read_image_copy
-from robust201.sweep.plan import PlannedKey, open_results
+from robust201.sweep.plan import open_results
 from robust201.tasks.columns import PREDICTIONS
 
 
@@ -71,7 +71,7 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
         tuple((name, strength) for name in keys for strength in planned[name].strengths),
         images.indices,
         np.concatenate(correct, axis=1),
-        {name: _protocol_without_images(planned[name]) for name in keys},
+        {name: {field: value for field, value in planned[name].payload.items() if field != "images"} for name in keys},
     )
 
 
@@ -82,7 +82,3 @@ def _read_key(rows: KeyRows, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         for network in range(len(rows.key.networks))
     ]
     return np.array(outcomes)
-
-
-def _protocol_without_images(key: PlannedKey) -> dict[str, Any]:
-    return {field: value for field, value in key.payload.items() if field != "images"}

@@ -1,13 +1,12 @@
 """Networks whose outputs a worker has found unstable, so that none of their results can be trusted."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from robust201.core.errors import warn_caller
-from robust201.core.records import Unit
 from robust201.store.events import EVENTS_FOLDER, UNSTABLE, read_failures
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Listing
@@ -74,15 +73,13 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
             f"gone, delete {folder.root / EVENTS_FOLDER}."
         )
         warn_caller(message)
-    units = [unit.id.encode() for unit in _units_of(plan, unstable)]
+    units = [
+        key.unit(row).id.encode()
+        for key in plan.keys
+        for row, network in enumerate(key.networks)
+        if (key.dataset, network) in unstable
+    ]
     return {dataset: names[~np.isin(names["unit"], units)] for dataset, names in listing.items()}
-
-
-def _units_of(plan: Plan, networks: Unstable) -> Iterator[Unit]:
-    for key in plan.keys:
-        for row, network in enumerate(key.networks):
-            if (key.dataset, network) in networks:
-                yield key.unit(row)
 
 
 def _read_failures(results: Path) -> dict[str, str]:

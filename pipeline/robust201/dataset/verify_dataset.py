@@ -3,22 +3,31 @@
 import itertools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robust201.core.errors import ResultsError
+from robust201.core.records import format_architecture
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.folder import DatasetFolder, MissingFilesWarning, describe_absent_keys
 from robust201.dataset.layout import SWEEP_FILE
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 from robust201.dataset.reader import Dataset
 from robust201.dataset.recorded_accuracies import check_recorded
+from robust201.dataset.row_block import RowBlock
+from robust201.dataset.values import ADVICE
 from robust201.dataset.verify_results import find_attack_flags
 from robust201.evaluation.attack_flags import AttackFlag
 from robust201.images import DATASETS
 from robust201.statistics.weights_check import WeightsCheck
+from robust201.tasks.columns import COUNTS
+
+_PUBLISHED_DECIMALS = 3
+_DOUBLE_ERROR = 1e-9
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,8 @@ def verify_dataset(
 ) -> DatasetVerdict:
     """Check the files of an exported or published dataset; the results folder is not needed.
 
-    If the folder has a listing, each file is compared with its SHA-256. The reader then checks every value.
+    If the folder has a listing, each file is compared with its SHA-256. The reader then checks every value, and
+    accuracies are compared with confusion matrices.
 
     Args:
         folder: the dataset's folder.
@@ -122,12 +132,45 @@ def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
     """Read all files of a key, and return the number of evaluations.
 
     Raises:
-        ResultsError: a file is damaged or has an invalid value.
+        ResultsError: a file is damaged or has an invalid value, or its accuracies differ from those of another file.
     """
     names = folder.possible_measurements(dataset, key)
     files = {(name, find(dataset, key, name)) for name in names for find in (folder.find_json, folder.find)}
-    return max(
-        sum(map(len, folder.iter_rows(dataset, key, name, file=file))) for name, file in files if file is not None
+    decimals = _PUBLISHED_DECIMALS if folder.sweep is None else folder.sweep.get("round_to")
+    tolerance = _DOUBLE_ERROR if decimals is None else 0.5 * 10.0**-decimals + _DOUBLE_ERROR
+    accuracies: dict[tuple[Any, str, float], tuple[float, Path]] = {}
+    n_evaluations = 0
+    for name, file in sorted((name, file) for name, file in files if file is not None):
+        n_rows = 0
+        for rows in folder.iter_rows(dataset, key, name, file=file):
+            n_rows += len(rows)
+            for identity, accuracy in _iter_accuracies(rows, name):
+                expected, first = accuracies.setdefault(identity, (accuracy, file))
+                if not abs(accuracy - expected) <= tolerance:
+                    raise ResultsError(
+                        f"Verifying failed for {first}: expected an accuracy of {accuracy:g} for "
+                        f"{format_architecture(identity[0])} at strength {identity[2]:g}, as in {name} of {file}, got "
+                        f"{expected:g}. {ADVICE}"
+                    )
+        n_evaluations = max(n_evaluations, n_rows)
+    return n_evaluations
+
+
+def _iter_accuracies(rows: RowBlock, measurement: str) -> Iterator[tuple[tuple[Any, str, float], float]]:
+    """Yield architecture, weights and strength, and the accuracy that a measurement contains or implies."""
+    counts = rows.columns.get(COUNTS)
+    if counts is not None and counts.dtype.kind == "i":  # published matrices may contain fractions
+        with np.errstate(invalid="ignore"):
+            accuracies = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))
+    elif measurement == "accuracy":
+        accuracies = rows.columns["accuracy"]
+    else:
+        return
+    weights = [""] * len(rows) if rows.weights is None else rows.weights.tolist()
+    yield from zip(
+        zip(rows.architectures.tolist(), weights, rows.strengths.tolist(), strict=True),
+        accuracies.tolist(),
+        strict=True,
     )
 
 

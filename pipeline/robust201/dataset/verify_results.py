@@ -11,19 +11,18 @@ import pandas as pd
 from robust201.core.errors import IncompleteError, InputError, StorageError
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.diff import read_numbers
-from robust201.dataset.export import exported_plan, write_dataset
-from robust201.dataset.export_source import read_facts, read_groups
-from robust201.dataset.image_table import evaluated_images
+from robust201.dataset.export import export_results
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import IMAGES_FOLDER, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.listing import REEXPORT, check_listing, read_listing
 from robust201.dataset.recorded_accuracies import check_clean_accuracy
-from robust201.dataset.shard_check import Finding, verify
+from robust201.dataset.shard_check import Finding, check_files
 from robust201.dataset.side_files import VERSIONS_FILE
 from robust201.dataset.unstable_networks import find_unstable_networks
 from robust201.evaluation.attack_flags import AttackFlag, find_flags
 from robust201.statistics.weights_check import WeightsCheck
 from robust201.store.folder import ResultsFolder
+from robust201.sweep.explain import explain
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import Plan, open_results
 
@@ -104,15 +103,20 @@ def verify_results(
         StorageError: a file cannot be read at the moment.
     """
     n_exported = None if export is None else len(read_listing(export))
-    damages = list(verify(results, on_progress))
     plan, folder = open_results(results)
+    damaged_packs: list[str] = []
+    listing = folder.list(damaged_packs.append)
+    findings = [Finding("damaged", "packs", message) for message in damaged_packs]
+    findings += check_files(plan, folder, listing, on_progress)
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
+    causes = explain(plan, state, listing, folder.read_tuple, folder.read_protocols())
+    findings += [Finding("missing", ", ".join(cause.keys), str(cause)) for cause in causes]
     unstable = find_unstable_networks(plan, state.keys, results)
-    findings = (*damages, *(Finding("unstable", *network) for network in unstable.values()))
+    findings += [Finding("unstable", *network) for network in unstable.values()]
     is_sound = all(finding.kind == "missing" for finding in findings)
     return Verdict(
-        findings=findings,
+        findings=tuple(findings),
         export_problems=() if export is None else tuple(check_export(plan, folder, export)),
         n_files=sum(map(len, listing.values())),
         n_evaluations=state.n_done,
@@ -166,9 +170,7 @@ def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     try:
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
             options, new = _read_export_options(out, digests), Path(temporary) / "export"
-            plan = exported_plan(plan, options["outcomes"])
-            groups = read_groups(plan, folder, options.pop("weights"))
-            write_dataset(read_facts(plan), groups, new, lambda dataset: evaluated_images(plan, dataset), **options)
+            export_results(plan, folder, new, **options)
             yield from _compare_exports(out, digests, new)
     except (OSError, IncompleteError, InputError, StorageError) as error:
         yield f"Verifying failed for {out}: {error}"

@@ -62,7 +62,7 @@ PYTHON = {
 def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, split: Split) -> Path | None:
     """Return the folder of the files: the official folder below `root`, or `root` if it has the split; else None."""
     layout = layouts[spec.name]
-    official_folder = root / registry.download(layout.download).folder
+    official_folder = root / registry.find_download(layout.download).folder
     if official_folder.is_dir():
         return official_folder
     return root if (root / layout.files[split][0]).is_file() else None

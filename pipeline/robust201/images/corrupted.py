@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet, canonical_json
-from robust201.images.downloads.registry import download
+from robust201.images.downloads.registry import find_download
 from robust201.images.specs import dataset
 from robust201.images.store import ArrayFolder, Recipe
 
@@ -158,7 +158,7 @@ def open_published(
             f"Opening published corruptions failed for {images.dataset}: this dataset has no published corruptions. "
             "Set `source: generated`."
         )
-    entry = download(archive)
+    entry = find_download(archive)
     if not (folder / "labels.npy").exists() and (folder / entry.folder / "labels.npy").exists():
         folder = folder / entry.folder
     if ArrayFolder(folder).exists or (folder / f"{CLEAN_HASHES}.npy").exists():

@@ -23,7 +23,7 @@ _FILES: dict[Split, tuple[str, ...]] = {
 
 def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
     """Return the folder of the pickles: `ImageNet16` below `root`, or `root` itself."""
-    for folder in (root / registry.download(spec.name).folder, root):
+    for folder in (root / registry.find_download(spec.name).folder, root):
         if (folder / _FILES[split][0]).is_file():
             return folder
     return None

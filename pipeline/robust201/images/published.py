@@ -10,7 +10,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.records import Split
 from robust201.core.unpickling import load_pickle
 from robust201.images.checks import LabelledImages, check_count
-from robust201.images.downloads.registry import download
+from robust201.images.downloads.registry import find_download
 from robust201.images.specs import DatasetSpec
 
 
@@ -28,7 +28,7 @@ def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
         raise DatasetError(
             f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
         ) from error
-    checksum = download(download_name).members.get(path.name)
+    checksum = find_download(download_name).members.get(path.name)
     if verify and checksum is not None:
         hasher = checksum.hasher()
         hasher.update(content)

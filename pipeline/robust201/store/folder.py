@@ -363,7 +363,7 @@ class ResultsFolder:
         except ValueError as error:
             raise self._set_copy_aside(name, location, str(error)) from error
         if not name.names_content(content):
-            raise self._set_copy_aside(name, location, "other bytes than its name says")
+            raise self._set_copy_aside(name, location, "bytes that do not match its name")
         return content
 
     def set_aside(self, name: ShardName, fault: str) -> ShardDamagedError:
@@ -393,7 +393,7 @@ class ResultsFolder:
         """
         for name, _content, is_good in self.iter_pack(pack):
             if not is_good:
-                raise self._set_copy_aside(name, Location(pack.path), "other bytes than its name says")
+                raise self._set_copy_aside(name, Location(pack.path), "bytes that do not match its name")
 
     def iter_pack(self, pack: Pack) -> Iterator[tuple[ShardName, bytes, bool]]:
         """Yield the shards of a pack, and whether they are undamaged; many are read at once."""

@@ -21,7 +21,7 @@ from robust201.store.names import NAME_DTYPE, NAME_LENGTH, Names, ShardName, mer
 
 PACKS = "packs"
 PACK_BYTES = 512 << 20
-"""Size from which no further shard is added to a pack: the paper's sweep, 200 GB, fills 400 packs."""
+"""No shard is added to a pack that has reached this size: the paper's sweep, 200 GB, fills 400 packs."""
 
 _PACK_NAME = re.compile(r"([0-9a-f]{16})\.(\d{14})\.pack")
 
@@ -74,10 +74,10 @@ class PackTable:
 def contains(names: Names, other: Names) -> NDArray[np.bool_]:
     """Return for each of the `other` names whether sorted names contain it."""
     rows = np.searchsorted(_as_text(names), _as_text(other))
-    found = np.zeros(len(other), bool)
+    is_contained = np.zeros(len(other), bool)
     inside = rows < len(names)
-    found[inside] = names[rows[inside]] == other[inside]
-    return found
+    is_contained[inside] = names[rows[inside]] == other[inside]
+    return is_contained
 
 
 def _as_text(names: Names) -> NDArray[np.bytes_]:
@@ -85,7 +85,7 @@ def _as_text(names: Names) -> NDArray[np.bytes_]:
 
 
 def is_pack_name(name: str) -> bool:
-    """Return whether a file name is one of a pack."""
+    """Return whether a file name is the name of a pack."""
     return _PACK_NAME.fullmatch(name) is not None
 
 
@@ -98,7 +98,7 @@ def read_index(path: str, content: bytes) -> Pack:
     match = _PACK_NAME.fullmatch(path.rpartition("/")[2])
     count, rest = divmod(len(content) - 8, NAME_LENGTH + 8)
     if match is None or rest or hashlib.sha256(content).hexdigest()[:16] != match[1]:
-        raise ValueError("other bytes than its name says")
+        raise ValueError("bytes that do not match its name")
     names = np.frombuffer(content, NAME_DTYPE, count)
     return Pack(path, names, np.frombuffer(content, np.int64, count + 1, count * NAME_LENGTH))
 

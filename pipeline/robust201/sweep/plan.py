@@ -29,16 +29,16 @@ from robust201.tasks.columns import PREDICTIONS, columns_of
 from robust201.tasks.parameters import Parameters
 
 SLICE_SECONDS = 60.0
-"""Time of a slice at one strength on the assumed worker, when a folder is made. A part attacks all its missing
-strengths together, so with the paper's five to nine strengths it takes several minutes."""
+"""Target time of a slice at one strength on the assumed worker, in a new results folder. A part attacks all its
+missing strengths together, so with the paper's five to nine strengths it takes several minutes."""
 
 IMAGES_PER_STEP = 8
-"""Images to whose multiples slices are cut where no bit depends on the batch: with several strengths, a batch of the
-compiled network."""
+"""Slices begin at multiples of this number of images if no bit depends on the batch. With several strengths, so many
+images fill a batch of the compiled network."""
 
 USER_ATTACK_PASSES = 30.0
-"""Passes of a user's attack by which its slices are counted. Its own `passes`, which the protocol lacks, may change. So
-may the `gmacs` of a user's networks, in place of which `DEFAULT_GMACS` counts."""
+"""Assumed passes of a user's attack when its slices are counted. Its `passes` are not in the protocol and may change,
+like the `gmacs` of a user's networks, for which `DEFAULT_GMACS` is assumed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class PlannedKey:
 
     @cached_property
     def first_slices(self) -> NDArray[np.int64]:
-        """(N + 1,) positions of each unit's first slice among the slices of all units, and their number."""
+        """(N + 1,) positions of each unit's first slice among the slices of all units, and the total number."""
         return np.concatenate([[0], np.cumsum(self.n_slices)])
 
     def unit(self, network: int) -> Unit:
@@ -161,7 +161,7 @@ class Plan:
 
     @property
     def comparable(self) -> "Plan":
-        """The plan without keys whose images a file chooses: their accuracies are not those on all images."""
+        """The plan without keys whose images a file chooses, because accuracies on other images are not comparable."""
         return replace(self, keys=tuple(key for key in self.keys if key.parameters.images_file is None))
 
     def save_records(self, folder: ResultsFolder) -> None:
@@ -237,7 +237,7 @@ def _plan_key(
 def _macs_for_slices(
     config: SweepConfig, task: Task, parameters: Parameters, n_classes: int, macs_per_pass: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the cost of an image by which slices are counted (N,); it follows from the protocol alone."""
+    """Return the assumed cost per image (N,) that sets the number of slices; it depends only on the protocol."""
     if isinstance(parameters, Attack):  # the cost of an attack that serves all epsilons at once depends on their number
         parameters = parameters.model_copy(update={"epsilons": parameters.epsilons[:1]})
     if not isinstance(config.space, str):
@@ -248,14 +248,14 @@ def _macs_for_slices(
 def _images_per_step(config: SweepConfig, task: Task, facts: Facts, slices: SliceFormat) -> int:
     """Return the number of images at whose multiples slices begin, so that no bit depends on the slices."""
     if task.shares_random_numbers_in_batch(config.engine):
-        return config.batch_size  # which is in the protocol
+        return config.batch_size  # part of the protocol
     is_invariant = config.make_space(facts.code).is_batch_invariant
     return IMAGES_PER_STEP if is_invariant and config.precision == "fp32" and slices.is_cpu else slices.batch_size
 
 
 def _count_slices(macs: NDArray[np.float64], n_images: int, step: int, slices: SliceFormat) -> NDArray[np.int64]:
-    wanted = np.ceil(macs / (slices.slice_gmacs * 1e9))
-    return np.clip(wanted, 1, min(MAX_SLICES, -(-n_images // step))).astype(np.int64)
+    n_slices = np.ceil(macs / (slices.slice_gmacs * 1e9))
+    return np.clip(n_slices, 1, min(MAX_SLICES, -(-n_images // step))).astype(np.int64)
 
 
 def open_results(results: Path) -> tuple[Plan, ResultsFolder]:

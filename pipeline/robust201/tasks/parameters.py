@@ -42,7 +42,7 @@ class Parameters(StrictModel):
     """Parameters that exist in one norm only, with this norm."""
 
     role: ClassVar[Role] = "white box"
-    """What an attack is compared with in searches for weak attacks (`evaluation.attack_flags`)."""
+    """Kind of attack, which determines its comparisons in searches for weak attacks (`evaluation.attack_flags`)."""
 
     finds_distances: ClassVar[bool] = False
     """Whether the attack searches for the smallest perturbation that fools a network, independently of epsilons."""
@@ -62,11 +62,11 @@ class Parameters(StrictModel):
         return self.model_dump(mode="json", exclude={*STRENGTH_FIELDS})
 
     def stages(self, key: str) -> tuple[tuple[str, "Parameters"], ...]:
-        """Return the key and the parameters of each attack of an ensemble; of any other key, its own."""
+        """Return the key and the parameters of each attack of an ensemble, or of the key itself."""
         return ((key, self),)
 
     def n_passes(self, n_classes: int) -> float:
-        """Estimate the cost per image and strength in forward passes, of which a gradient counts as three."""
+        """Estimate the cost per image and strength in forward passes; a gradient counts as three."""
         del n_classes
         return 1.0
 
@@ -130,7 +130,7 @@ def sort_strengths(strengths: tuple[float, ...], name: str) -> tuple[float, ...]
         ValueError: two strengths are equal.
     """
     if len(set(strengths)) != len(strengths):
-        raise ValueError(f"expected different {name}, got {list(map(float, strengths))}.")
+        raise ValueError(f"expected distinct {name}, got {list(map(float, strengths))}.")
     return tuple(sorted(strengths))
 
 

@@ -22,7 +22,7 @@ def fetch(name: str, folder: Path, *, progress: Any = None) -> Path:
     Existing files are verified and not replaced. An archive that the user placed in `folder` is used without
     network access, and stays there; a downloaded archive is removed after unpacking.
 
-    `progress` is a progress bar of pooch, with `total` (in bytes), `update`, `reset` and `close`; None for none.
+    `progress` is a progress bar of pooch, with `total` (in bytes), `update`, `reset` and `close`, or None.
 
     Raises:
         ConfigError: the registry has no such entry.
@@ -30,7 +30,7 @@ def fetch(name: str, folder: Path, *, progress: Any = None) -> Path:
             manually; the message contains the file, its checksum and its destination.
         StorageError: the folder is not writable, or no space is left on the disk.
     """
-    entry = registry.download(name)
+    entry = registry.find_download(name)
     target = folder / entry.folder
     if entry.kind == "manual" or target.exists():
         _verify_folder(target, entry)
@@ -75,7 +75,7 @@ def _verify_folder(target: Path, entry: Download) -> None:
 
 
 def _download(entry: Download, scratch: Path, folder: Path, progress: Any) -> Path:
-    """Download an entry's archive over HTTP to a temporary folder, and return it after its checksum was compared."""
+    """Download an entry's archive over HTTP to a temporary folder, verify its checksum, and return its path."""
     import pooch
     import requests
 
@@ -92,8 +92,8 @@ def _download(entry: Download, scratch: Path, folder: Path, progress: Any) -> Pa
     try:
         return Path(cache.fetch(entry.file, downloader=downloader))
     except (requests.exceptions.RequestException, ValueError) as error:
-        is_answer_missing = isinstance(error, requests.exceptions.RequestException)
-        got = f"no such answer ({error})" if is_answer_missing else "another file"  # whose hash is wrong
+        is_request_error = isinstance(error, requests.exceptions.RequestException)
+        got = f"an error ({error})" if is_request_error else "a file with another hash"
         raise DatasetError(
             f"Fetching failed for {entry.url}: expected the file {entry.file} ({checksum}), got {got}. Run the same "
             f"command again later, or first put this file into {folder} yourself."

@@ -104,7 +104,7 @@ def downloads() -> Mapping[str, Download]:
     return {name: _parse_download(name, fields) for name, fields in tables.items()}
 
 
-def download(name: str) -> Download:
+def find_download(name: str) -> Download:
     """Return an entry, such as ``"CIFAR-10-C"``; if there is none, a `ConfigError` suggests the closest name."""
     entries = downloads()
     if name not in entries:
