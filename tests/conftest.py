@@ -152,7 +152,7 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
             case.add_marker(pytest.mark.slow)
 
 
-SLOWEST_FOLDERS = ("faults", "run", "cli", "figures", "tasks", "spaces", "store", "project", "sweep")
+SLOWEST_FOLDERS = ("faults", "golden", "networks", "run", "figures", "project", "api", "dataset", "store")
 """Folders with the slowest tests. These run first, in this order, so that all processes end at about the same time."""
 
 

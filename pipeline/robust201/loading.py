@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import bundled
+from robust201.core.files import resolve_bundled
 from robust201.core.records import ArchitectureId
 from robust201.images import dataset as dataset_spec
 from robust201.networks.classifier import Classifier
@@ -68,7 +68,7 @@ def load_model(
         )
     space, name = find_architecture(_as_builtin_id(architecture))
     if store is not None:
-        checkpoints = store if isinstance(store, CheckpointStore) else CheckpointStore(_store_folder(store))
+        checkpoints = store if isinstance(store, CheckpointStore) else CheckpointStore(resolve_bundled(store))
         record = checkpoints.find(name, dataset, space=space.name, epochs=epochs, seed=seed, recipe=recipe)
         channels, cells = record.channels, record.cells
         tensors, source = checkpoints.load(record), f"{record.label} from {record.file}"
@@ -88,12 +88,6 @@ def load_model(
 
     classifier.compiler = compile_network
     return classifier
-
-
-def _store_folder(store: str | Path) -> Path:
-    """Return a store's folder; as in a sweep YAML, the prefix ``bundled:`` means a store that ships with robust201."""
-    name = str(store)
-    return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(store)
 
 
 def _as_builtin_id(architecture: ArchitectureId) -> ArchitectureId:

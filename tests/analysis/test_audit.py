@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from robust201.attacks import pgd
-from tests.conftest import RunCommand, WriteSweep
+from tests.conftest import WriteSweep
 
 FIELDS: dict[str, Any] = {
     "checkpoints": {"path": "bundled:benchmark_data/demo"},
@@ -24,7 +24,7 @@ def sweep(write_sweep: WriteSweep) -> Path:
     return write_sweep(**FIELDS)
 
 
-def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_audit_of_equal_engines_passes(sweep, robust201, tmp_path):
     result = robust201("verify", sweep, *AUDIT_OPTIONS, "--json")
     assert result.code == 0, result.err
     evaluations = json.loads(result.out)
@@ -41,7 +41,7 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
     assert json.loads(robust201("verify", sweep, *AUDIT_OPTIONS, "--json").out) == evaluations
 
 
-def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_weak_attack(sweep, robust201, monkeypatch):
     """The attack of the fused engine is replaced by one that returns the images unchanged."""
 
     monkeypatch.setattr(pgd, "attack", lambda _model, samples, _options: samples.clean)
@@ -63,8 +63,6 @@ def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypat
         (("--images", "60"), "--images"),
     ],
 )
-def test_verify_rejects_options_that_do_not_apply(
-    sweep: Path, robust201: RunCommand, tmp_path: Path, options: tuple[str, ...], rejected_option: str
-) -> None:
+def test_verify_rejects_options_that_do_not_apply(sweep, robust201, tmp_path, options, rejected_option):
     assert f" failed for {rejected_option}: " in robust201("verify", sweep, *options).error_line(2)
     assert {path.name for path in tmp_path.iterdir()} == {sweep.name}

@@ -47,7 +47,7 @@ def read_sole_results(dataset: Dataset) -> DatasetResults:
     return results
 
 
-def test_means_leave_out_attacks_without_a_ball(tmp_path: Path) -> None:
+def test_means_leave_out_attacks_without_a_ball(tmp_path):
     expected = (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5
     results = read_sole_results(write_dataset(tmp_path, *BALL_ATTACKS, *OTHER_ATTACKS))
     assert set(results.keys("attack")) == {*BALL_ATTACKS, *OTHER_ATTACKS}
@@ -63,8 +63,6 @@ def test_means_leave_out_attacks_without_a_ball(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "has_worst_case"), [(("pgd", "turned"), False), (("pgd", "pgd_l2"), False), (("pgd", "mine"), True)]
 )
-def test_worst_case_combines_attacks_in_the_same_ball(
-    tmp_path: Path, keys: tuple[str, str], has_worst_case: bool
-) -> None:
+def test_worst_case_combines_attacks_in_the_same_ball(tmp_path, keys, has_worst_case):
     # Without per-image outcomes, `needs` lists the worst case if there are evaluations to combine.
     assert ("worst_case_accuracy" in write_dataset(tmp_path, *keys).metrics().needs) == has_worst_case

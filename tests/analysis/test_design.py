@@ -1,7 +1,5 @@
 """Effects of operations on planted accuracies."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -28,7 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
     return results_of(write_results(tmp_path_factory.mktemp("planted"), {"clean": rows}))
 
 
-def test_operation_effects_are_means_over_all_cells(results: DatasetResults) -> None:
+def test_operation_effects_are_means_over_all_cells(results):
     effects = operation_effects(results, results.scores["clean"])
     all_accuracies = np.array([planted_accuracy(isomorph) for isomorph in cells.isomorphs()])
     has_convolution = np.array([cells.parse(spec)[5] == "nor_conv_3x3" for spec in cells.specs()])
@@ -43,7 +41,7 @@ def test_operation_effects_are_means_over_all_cells(results: DatasetResults) -> 
     assert variance["share"].drop(["2→out", "in→1", REMAINDER_LABEL]).max() < variance.loc["in→1", "share"]
 
 
-def test_operation_effects_match_least_squares(results: DatasetResults) -> None:
+def test_operation_effects_match_least_squares(results):
     # A pair's fraction of the variance is what dummy variables of the pair explain beyond those of its two edges.
     effects = operation_effects(results, results.scores["clean"])
     accuracies = np.array([round(planted_accuracy(isomorph), 4) for isomorph in cells.isomorphs()])
@@ -61,7 +59,7 @@ def test_operation_effects_match_least_squares(results: DatasetResults) -> None:
     )
 
 
-def test_operation_effects_reject_missing_classes(tmp_path: Path) -> None:
+def test_operation_effects_reject_missing_classes(tmp_path):
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
     with pytest.raises(
         ResultsError, match="6,464 of the 6,466 isomorphism classes, such as the class of cell 1, have no accuracy"

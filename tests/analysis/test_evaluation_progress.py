@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
+def test_describe_includes_key_epsilons_images_and_time(clock):
     progress = EvaluationProgress(n_evaluations=4)
     assert progress.describe() == "checking the network, 0:00:00 elapsed"
     progress.costs, progress.stage_costs = {"pgd": 400.0, "aa_standard": 800.0, "fog": 100.0}, {"aa_standard": (10, 30)}
@@ -52,9 +52,7 @@ def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_progress_without_a_terminal_is_printed_as_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_shown: bool
-) -> None:
+def test_progress_without_a_terminal_is_printed_as_lines(monkeypatch, capsys, is_shown):
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
     keys = ["clean", {"pgd": {"epsilons": ["1/255", "8/255"]}}]
     options = {"normalisation": NORMALISATION, "progress": is_shown}
@@ -68,9 +66,7 @@ def test_progress_without_a_terminal_is_printed_as_lines(
     assert captured.out == ""
 
 
-def test_progress_lines_stop_after_a_failed_evaluation(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_lines_stop_after_a_failed_evaluation(monkeypatch, capsys):
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
 
     def fail_late() -> None:

@@ -44,7 +44,7 @@ def make_planted_results(tmp_path: Path, n_architectures: int = N_ARCHITECTURES)
     return results, table
 
 
-def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
+def test_correlate_measures_finds_planted_correlations(tmp_path):
     results, table = make_planted_results(tmp_path)
     correlations = correlate_measures(results, table)
     assert tuple(correlations.columns) == CORRELATION_COLUMNS
@@ -66,7 +66,7 @@ def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
     assert np.isnan(rows.loc["same", "clean", 0.0]["kendall"])
 
 
-def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: Path) -> None:
+def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path):
     results, table = make_planted_results(tmp_path / "few", MIN_ARCHITECTURES - 1)
     assert correlate_measures(results, table).empty
     results, table = make_planted_results(tmp_path / "enough", MIN_ARCHITECTURES)
@@ -77,7 +77,7 @@ def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: P
     assert set(correlate_measures(results, table, keys=["adversarial"])["strength"]) == {1.0, 8.0}
 
 
-def test_collect_measures_includes_parameters_and_flops(tmp_path: Path) -> None:
+def test_collect_measures_includes_parameters_and_flops(tmp_path):
     results, _ = make_planted_results(tmp_path)
     measures = collect_measures(results)
     assert list(measures) == ["parameters", "flops"]
@@ -85,7 +85,7 @@ def test_collect_measures_includes_parameters_and_flops(tmp_path: Path) -> None:
     assert measures["flops"].iloc[0] == 15647370
 
 
-def test_correlate_measures_accepts_any_column_names(tmp_path: Path) -> None:
+def test_correlate_measures_accepts_any_column_names(tmp_path):
     results, table = make_planted_results(tmp_path)
     renamed = table.rename(columns={"quality": "0", "noise": "given clean", "like size": "given parameters"})
     index_columns = ["measure", "key", "strength"]

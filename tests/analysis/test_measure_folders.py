@@ -48,7 +48,7 @@ def folders(tmp_path: Path) -> list[Dataset]:
     return [first, second]
 
 
-def test_measure_rows_are_named_by_split_mode_and_weights(folders: list[Dataset], tmp_path: Path) -> None:
+def test_measure_rows_are_named_by_split_mode_and_weights(folders, tmp_path):
     path = save_plot(folders[0], "measure-correlations", tmp_path / "fig6.csv", measures=folders[1:])
     table = read_measure_folders(folders, "cifar10").set_index("architecture")
     expected = [
@@ -64,7 +64,7 @@ def test_measure_rows_are_named_by_split_mode_and_weights(folders: list[Dataset]
     assert rows["kendall"][expected[2]] == pytest.approx(kendalltau(table[expected[2]], ACCURACIES).statistic)
 
 
-def test_equal_measure_names_end_with_their_folder(folders: list[Dataset]) -> None:
+def test_equal_measure_names_end_with_their_folder(folders):
     first = folders[0]
     table = read_measure_folders([first, first], "cifar10")
     assert list(table)[1:] == ["Jacobian squared norm (test, trained)", "Jacobian squared norm (test, trained, first)"]
@@ -72,6 +72,6 @@ def test_equal_measure_names_end_with_their_folder(folders: list[Dataset]) -> No
         read_measure_folders([first, first, first], "cifar10")
 
 
-def test_measurements_are_the_columns_in_the_protocol(folders: list[Dataset]) -> None:
+def test_measurements_are_the_columns_in_the_protocol(folders):
     assert folders[0].measurements("cifar10", "jacobian") == ["squared_norm", "squared_norm_sd"]
     assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]

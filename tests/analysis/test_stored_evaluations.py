@@ -11,12 +11,11 @@ from robust201.analysis.stored_evaluations import read_evaluations
 from robust201.core.errors import ConfigError
 from robust201.dataset.reader import Dataset
 from robust201.statistics.significance import mcnemar_p_values
-from tests.conftest import RunCommand
 
 CELLS = "benchmark_data/cells-cifar10"
 
 
-def test_compare_uses_stored_per_image_outcomes() -> None:
+def test_compare_uses_stored_per_image_outcomes():
     comparison = robust201.compare([f"{CELLS}:13714", f"{CELLS}:21"], keys=["clean", "pgd:1/255"])
     assert list(zip(comparison.table["key"], comparison.table["strength"], strict=True)) == [
         ("clean", 0.0),
@@ -34,7 +33,7 @@ def test_compare_uses_stored_per_image_outcomes() -> None:
     )
 
 
-def test_read_evaluations_uses_one_strength_per_key_by_default() -> None:
+def test_read_evaluations_uses_one_strength_per_key_by_default():
     (table,) = read_evaluations(Path(CELLS), "21").values()
     strengths = dict(zip(table.table["key"], table.table["strength"], strict=True))
     assert len(strengths) == len(table.table) == 20
@@ -42,7 +41,7 @@ def test_read_evaluations_uses_one_strength_per_key_by_default() -> None:
     assert np.array_equal(table.outcomes["pgd", 1.0].mean(), table.table.set_index("key")["accuracy"]["pgd"])
 
 
-def test_compare_distinguishes_equal_names_and_rejects_different_parameters(tmp_path: Path) -> None:
+def test_compare_distinguishes_equal_names_and_rejects_different_parameters(tmp_path):
     copy = shutil.copytree(CELLS, tmp_path / "copy")
     comparison = robust201.compare([f"{CELLS}:21", f"{copy}:21"], keys="clean")
     assert comparison.table[["first", "second", "p_value"]].to_numpy().tolist() == [["21", f"{copy}:21", 1.0]]
@@ -52,7 +51,7 @@ def test_compare_distinguishes_equal_names_and_rejects_different_parameters(tmp_
         robust201.compare({"a": f"{CELLS}:21", "b": f"{copy}:21"}, keys=["pgd:1/255"])
 
 
-def test_compare_command_accepts_networks_of_a_dataset(tmp_path: Path, robust201: RunCommand) -> None:
+def test_compare_command_accepts_networks_of_a_dataset(tmp_path, robust201):
     result = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--out", tmp_path / "table.tex")
     assert result.out.startswith(
         "13714 is significantly more accurate in 2 of 20 evaluations, with the largest difference for contrast:3"

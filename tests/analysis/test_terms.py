@@ -44,20 +44,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
         ("my.pgd:1", [0.2, 0.1]),
     ],
 )
-def test_mean_accuracy_averages_the_evaluations_of_a_name(
-    results: DatasetResults, name: str, expected: list[float]
-) -> None:
+def test_mean_accuracy_averages_the_evaluations_of_a_name(results, name, expected):
     assert mean_accuracy(results, name).tolist() == pytest.approx(expected)
 
 
-def test_strengths_of_own_attacks_have_the_unit_of_their_norm(results: DatasetResults) -> None:
+def test_strengths_of_own_attacks_have_the_unit_of_their_norm(results):
     expected = [("my.pgd", 8.0)]
     assert find_evaluations(results, "my.pgd:8/255") == []
     results.reader.folders[0]._custom_parameters["my.pgd"] = {"kind": "attack", "norm": "Linf"}
     assert find_evaluations(results, "my.pgd:8/255") == find_evaluations(results, "my.pgd:8") == expected
 
 
-def test_find_evaluations_ignores_measures(results: DatasetResults) -> None:
+def test_find_evaluations_ignores_measures(results):
     assert find_evaluations(results, "jacobian.norm") == []
     with pytest.raises(ConfigError, match="no such name; expected a score, a key, or a key at a strength"):
         require_evaluations(results, "jacobian.norm")

@@ -32,7 +32,7 @@ def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
 
 
 @pytest.mark.parametrize("channel_axis", [1, 3])
-def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
+def test_evaluate_attack_and_show_accept_grey_images(channel_axis):
     grey_images = PIXELS[:, :1] if channel_axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
     keys = [*KEYS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
     table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
@@ -44,7 +44,7 @@ def test_evaluate_attack_and_show_accept_grey_images(channel_axis: int) -> None:
     show(make_network(1), grey_images[:2], LABELS[:2], epsilon="8/255", steps=2, rel_stepsize=0.5)
 
 
-def test_grey_and_float_images_are_not_corrupted() -> None:
+def test_grey_and_float_images_are_not_corrupted():
     grey = PIXELS[:, :1].repeat(4, 2).repeat(4, 3)
     for images, model, message in (
         (grey, make_network(1, size=32), "'fog': expected RGB images"),
@@ -57,7 +57,7 @@ def test_grey_and_float_images_are_not_corrupted() -> None:
 # --- floats
 
 
-def test_attack_does_not_round_float_images() -> None:
+def test_attack_does_not_round_float_images():
     float_images = (PIXELS / np.float32(255)) * 0.999
     table = evaluate(TinyNetwork(), float_images, LABELS, KEYS, progress=False)
     assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
@@ -68,7 +68,7 @@ def test_attack_does_not_round_float_images() -> None:
     assert np.abs(attacked - float_images).max() == pytest.approx(2 / 255, rel=1e-4)
 
 
-def test_evaluate_treats_8_bit_floats_like_uint8() -> None:
+def test_evaluate_treats_8_bit_floats_like_uint8():
     tables = [
         evaluate(TinyNetwork(), images, LABELS, KEYS, progress=False) for images in (PIXELS, PIXELS / np.float32(255))
     ]
@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_subset_keeps_image_indices_and_random_numbers(folder: Path) -> None:
+def test_subset_keeps_image_indices_and_random_numbers(folder):
     all_images, selected_images = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
     keys = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
     all_outcomes = evaluate(TinyNetwork(), all_images, keys=keys, progress=False).outcomes
@@ -109,16 +109,16 @@ def test_subset_keeps_image_indices_and_random_numbers(folder: Path) -> None:
         evaluate(TinyNetwork(), selected_images, selected_images.labels, ["clean"], progress=False)
 
 
-def test_evaluate_rejects_class_folders_that_do_not_match_the_network(folder: Path) -> None:
+def test_evaluate_rejects_class_folders_that_do_not_match_the_network(folder):
     images = load_images("mine", path=folder)
-    with pytest.raises(DatasetError, match="5 class folders"):
+    with pytest.raises(DatasetError, match=r"5 class folders: .* such as \{\".*\": 0"):
         evaluate(make_network(3, n_classes=6), images, keys=["clean"], progress=False)
 
 
 # --- many classes
 
 
-def test_evaluate_supports_1000_classes() -> None:
+def test_evaluate_supports_1000_classes():
     model = make_network(3, n_classes=1000)
     with torch.no_grad():
         labels = model(torch.from_numpy(PIXELS) / 255).argmax(dim=1).numpy()
@@ -135,7 +135,7 @@ def test_evaluate_supports_1000_classes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_protocols_record_half_precision(dtype: torch.dtype) -> None:
+def test_protocols_record_half_precision(dtype):
     with pytest.warns(RobustWarning, match="computes in"):
         table = evaluate(make_network(3).to(dtype), PIXELS, LABELS, KEYS, progress=False)
     assert {protocol["precision"] for protocol in table.protocols.values()} == {str(dtype).removeprefix("torch.")}

@@ -2,9 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -27,7 +25,6 @@ from robust201.networks.zoo.zoo_space import Zoo
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import find_task
 from robust201.weights.store import CheckpointStore
-from tests.conftest import RunCommand, WriteSweep
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
 from tests.support.tiny_networks import (
     BATCH_SIZE,
@@ -78,7 +75,7 @@ class SmallMemoryNetwork(nn.Module):
         return self.network(images)
 
 
-def test_batches_are_halved_if_memory_runs_out() -> None:
+def test_batches_are_halved_if_memory_runs_out():
     network = SmallMemoryNetwork()
     twin = copy.deepcopy(network)
     twin.max_images = len(PIXELS)
@@ -90,7 +87,7 @@ def test_batches_are_halved_if_memory_runs_out() -> None:
         evaluate(network, PIXELS, LABELS, ["fgsm"], **OPTIONS)
 
 
-def test_evaluate_returns_one_row_per_key_and_strength() -> None:
+def test_evaluate_returns_one_row_per_key_and_strength():
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
     assert list(frame["key"]) == ["clean", "pgd", "pgd", "fog", "fog"]
     assert list(frame["strength"]) == [0, 1, 128, 1, 5]
@@ -102,7 +99,7 @@ def test_evaluate_returns_one_row_per_key_and_strength() -> None:
     assert frame["accuracy"][2] < frame["accuracy"][0]
 
 
-def test_clean_results_match_the_logits() -> None:
+def test_clean_results_match_the_logits():
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, "clean", **OPTIONS)
     softmax = tiny_classifier()(torch.from_numpy(PIXELS) / 255).softmax(dim=1)
     assert frame["accuracy"].item() == (softmax.argmax(dim=1).numpy() == LABELS).mean()
@@ -110,7 +107,7 @@ def test_clean_results_match_the_logits() -> None:
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_evaluate_matches_accuracy_of_evaluate_part(engine: str) -> None:
+def test_evaluate_matches_accuracy_of_evaluate_part(engine):
     task = find_task("pgd")
     parameters = task.parameters(epsilons=("1/255", "8/255"), steps=4, rel_stepsize=0.25)
     images = tiny_images()
@@ -136,13 +133,13 @@ def test_evaluate_matches_accuracy_of_evaluate_part(engine: str) -> None:
     ],
     ids=["tensor", "channels last", "float64", "float32 tensor, channels last"],
 )
-def test_evaluate_accepts_images_in_all_formats(images: object) -> None:
+def test_evaluate_accepts_images_in_all_formats(images):
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
     evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **OPTIONS)
     pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected))
 
 
-def test_normalisation_argument_matches_normalising_model() -> None:
+def test_normalisation_argument_matches_normalising_model():
     mean, std = NORMALISATION.mean, NORMALISATION.std
 
     class NetworkWithNormalisation(nn.Module):
@@ -161,7 +158,7 @@ def test_normalisation_argument_matches_normalising_model() -> None:
         pd.testing.assert_frame_equal(without_seconds(evaluate(model, PIXELS, LABELS, KEYS, progress=False)), expected)
 
 
-def test_evaluate_returns_measure_in_separate_columns() -> None:
+def test_evaluate_returns_measure_in_separate_columns():
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, ["clean", {"jacobian": {"projections": "exact"}}], **OPTIONS)
     clean, jacobian = frame.iloc[0], frame.iloc[1]
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
@@ -174,7 +171,7 @@ def test_evaluate_returns_measure_in_separate_columns() -> None:
     assert classifier_frame["squared_norm"].item() == pytest.approx(jacobian["squared_norm"])
 
 
-def test_progress_function_receives_counts() -> None:
+def test_progress_function_receives_counts():
     progress_calls: list[tuple[int, int]] = []
     evaluate(
         TinyNetwork(),
@@ -199,7 +196,7 @@ def get_state(model: nn.Module) -> list[object]:
 
 @pytest.mark.parametrize("raises_error", [False, True])
 @pytest.mark.parametrize("make_model", [TinyNetwork, tiny_classifier])
-def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises_error: bool) -> None:
+def test_evaluate_does_not_change_the_module(make_model, raises_error):
     model = make_model().train()
     model.get_submodule("network.stem" if make_model is tiny_classifier else "stem").eval()
     first, second, *_ = model.parameters()
@@ -215,7 +212,7 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
-def test_evaluate_copies_module_to_other_device() -> None:
+def test_evaluate_copies_module_to_other_device():
     model = TinyNetwork().train()
     state_before, tf32 = get_state(model), torch.backends.cudnn.allow_tf32
     evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **OPTIONS)
@@ -244,7 +241,7 @@ def results_outside_contexts(engine: str) -> tuple[pd.DataFrame, torch.Tensor]:
     ],
     ids=["autocast", "inference mode", "no_grad"],
 )
-def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Callable, engine: str) -> None:
+def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context, engine):
     expected, images = results_outside_contexts(engine)
     with torch_context():
         evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, CONTEXT_KEYS, engine=engine, **OPTIONS)
@@ -255,7 +252,7 @@ def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Call
 
 
 @pytest.mark.parametrize("make_model", [TinyNetwork, tiny_classifier])
-def test_evaluate_accepts_module_created_in_inference_mode(make_model: type[nn.Module]) -> None:
+def test_evaluate_accepts_module_created_in_inference_mode(make_model):
     keys = [{"pgd": {"epsilons": ["8/255"]}}, {"jacobian": {"projections": "exact"}}]
     expected = evaluate(make_model(), PIXELS, LABELS, keys, progress=False)
     with torch.inference_mode():
@@ -270,7 +267,7 @@ def test_evaluate_accepts_module_created_in_inference_mode(make_model: type[nn.M
     assert model.training
 
 
-def test_evaluate_ignores_the_callers_precision() -> None:
+def test_evaluate_ignores_the_callers_precision():
     recorded_settings = []
 
     class PrecisionRecorder(TinyNetwork):
@@ -291,7 +288,7 @@ def test_evaluate_ignores_the_callers_precision() -> None:
 
 
 @pytest.mark.parametrize(("key", "epsilon", "order"), [("pgd", ["8/255", 1 / 255], "inf"), ("pgd_l2", [0.5, 0.25], 2)])
-def test_attack_returns_images_within_balls_in_requested_order(key: str, epsilon: list, order: object) -> None:
+def test_attack_returns_images_within_balls_in_requested_order(key, epsilon, order):
     attacked = attack(tiny_classifier(), PIXELS, LABELS, key, epsilon=epsilon)
     assert attacked.dtype == torch.float32
     assert attacked.shape == (2, *PIXELS.shape)
@@ -302,7 +299,7 @@ def test_attack_returns_images_within_balls_in_requested_order(key: str, epsilon
     assert (norms.amax(dim=1) > 0.9 * epsilons).all()
 
 
-def test_attack_matches_accuracy_of_evaluate() -> None:
+def test_attack_matches_accuracy_of_evaluate():
     model = tiny_classifier()
     adversarial = attack(model, PIXELS, LABELS, "pgd", epsilon="8/255", steps=2, rel_stepsize=1)
     accuracy = (model(adversarial[0]).argmax(dim=1).numpy() == LABELS).mean()
@@ -316,7 +313,7 @@ def test_attack_matches_accuracy_of_evaluate() -> None:
 
 
 @pytest.mark.parametrize("uses_folder", [True, False])
-def test_load_model_returns_classifier_of_pixels(tiny_weights: Path, uses_folder: bool) -> None:
+def test_load_model_returns_classifier_of_pixels(tiny_weights, uses_folder):
     store = tiny_weights if uses_folder else CheckpointStore(tiny_weights)
     model = load_model(309, "digits", store)
     pixels = torch.rand(2, 3, 32, 32, requires_grad=True)
@@ -328,9 +325,7 @@ def test_load_model_returns_classifier_of_pixels(tiny_weights: Path, uses_folder
     assert model.mean.flatten().tolist() == pytest.approx(spec.normalisation.mean)
 
 
-def test_loaded_network_matches_sweep_bit_for_bit(
-    write_sweep: WriteSweep, robust201: RunCommand, tiny_weights: Path, tmp_path: Path
-) -> None:
+def test_loaded_network_matches_sweep_bit_for_bit(write_sweep, robust201, tiny_weights, tmp_path):
     keys = {
         "clean": {},
         "fgsm": {"epsilons": ["1/255", "8/255"]},
@@ -347,7 +342,7 @@ def test_loaded_network_matches_sweep_bit_for_bit(
     assert (merged["accuracy"] == merged["accuracy_of_sweep"]).all()
 
 
-def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -> None:
+def test_loaded_network_uses_weights_changed_after_loading(tiny_weights):
     images = load_images("digits")
     model = load_model(309, "digits", tiny_weights)
     model.network.classifier.weight.zero_()
@@ -363,7 +358,7 @@ def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -
         evaluate(model, images.images, images.labels, ["clean"], progress=False)
 
 
-def test_load_model_reads_weights_file(tmp_path: Path, tiny_weights: Path) -> None:
+def test_load_model_reads_weights_file(tmp_path, tiny_weights):
     resnet = Zoo().build("resnet18", n_classes=10)
     save_file(resnet.state_dict(), tmp_path / "resnet18.safetensors")
     loaded = load_model("resnet18", "cifar10", weights=tmp_path / "resnet18.safetensors")
@@ -373,7 +368,7 @@ def test_load_model_reads_weights_file(tmp_path: Path, tiny_weights: Path) -> No
     assert torch.equal(load_model(309, "digits", weights=file)(pixels), load_model(309, "digits", tiny_weights)(pixels))
 
 
-def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_weights: Path) -> None:
+def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path, tiny_weights):
     file = tmp_path / "wrong.safetensors"
     save_file({"a": torch.zeros(1)}, file)
     for error, message, arguments in (

@@ -113,7 +113,7 @@ REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
 
 
 @pytest.mark.parametrize("case", REJECTED)
-def test_invalid_input_is_a_one_line_error(case: str) -> None:
+def test_invalid_input_is_a_one_line_error(case):
     changes, error, subject = REJECTED[case]
     assert_evaluate_raises(error, subject, **changes)
     if "model" in changes and error is EvaluationError:
@@ -121,7 +121,7 @@ def test_invalid_input_is_a_one_line_error(case: str) -> None:
             attack(changes["model"], PIXELS, LABELS, "pgd")
 
 
-def test_evaluate_rejects_nan_in_later_batch() -> None:
+def test_evaluate_rejects_nan_in_later_batch():
     images, labels = np.tile(PIXELS, (5, 1, 1, 1)), np.tile(LABELS, 5)
     images[101] = 255  # none of the images on which the network is checked
 
@@ -139,7 +139,7 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
     )
 
 
-def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph() -> None:
+def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph():
     constant_network = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
         frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons": ["8/255"]}}], progress=False)
@@ -147,9 +147,7 @@ def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph() -> 
 
 
 @pytest.mark.parametrize(("n_copies", "n_labels", "has_warning"), [(50, 5, True), (50, 6, False), (49, 5, False)])
-def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
-    n_copies: int, n_labels: int, has_warning: bool
-) -> None:
+def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(n_copies, n_labels, has_warning):
     images, labels = np.repeat(PIXELS[:1], n_copies, axis=0), np.arange(n_copies) % n_labels
     with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
@@ -161,7 +159,7 @@ def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
         assert warning.filename == __file__
 
 
-def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
+def test_evaluate_warns_if_weaker_attack_beats_stronger_one():
     keys = {
         "fgsm": {"epsilons": ["16/255", "32/255"]},
         "pgd": {"epsilons": ["16/255", "32/255"], "rel_stepsize": 0.025},
@@ -175,7 +173,7 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
     assert "1 more such sign. See docs/trust.md." in message
 
 
-def test_evaluate_warns_about_zero_gradients() -> None:
+def test_evaluate_warns_about_zero_gradients():
     saturated_network = NetworkWithChangedLogits(lambda logits: 1e6 * logits)
     with pytest.warns(RobustWarning, match=r"zero gradients: input_gradient: [01]\.\d+ against 0\.0100; the gradient"):
         frame = evaluate(saturated_network, PIXELS, LABELS, ["input_gradient"], progress=False)
@@ -184,7 +182,7 @@ def test_evaluate_warns_about_zero_gradients() -> None:
         evaluate(saturated_network, PIXELS, LABELS, [{"fgsm": {"epsilons": ["8/255"]}}], progress=False)
 
 
-def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
+def test_evaluate_clips_rounding_errors_of_floats_and_says_so():
     floats = FLOATS.copy()
     floats[0, 0, 0, 0] = 1 + 2e-7
     with pytest.warns(RobustWarning, match=r"to 1\.00000024 were clipped to \[0, 1\]") as caught_warnings:
@@ -196,7 +194,7 @@ def test_evaluate_clips_rounding_errors_of_floats_and_says_so() -> None:
     assert_evaluate_raises(DatasetError, r"got 0 to 1\.00020003\. Pass pixels divided by 255", images=floats)
 
 
-def test_attack_rejects_wrong_arguments() -> None:
+def test_attack_rejects_wrong_arguments():
     for key, options, message in (
         ("fog", {}, r"'fog': it is not an attack. Use one of aa_apgd-ce, "),
         ("rot30", {"epsilon": 0.5}, r"'rot30': this attack has no epsilon"),
@@ -208,7 +206,7 @@ def test_attack_rejects_wrong_arguments() -> None:
 @pytest.mark.parametrize("key", ["aa_square_l2", "aa_square_l1", "aa_standard_l2", "aa_standard_l1"])
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 @pytest.mark.slow_combinations
-def test_square_rejects_images_below_five_pixels_in_l2_and_l1(key: str, engine: str) -> None:
+def test_square_rejects_images_below_five_pixels_in_l2_and_l1(key, engine):
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
     options = {"model": model, "images": PIXELS[:, :, :4, :4], "keys": [key], "engine": engine}
     assert_evaluate_raises(DatasetError, rf"'{key}': .* got 4x4\.", **options)

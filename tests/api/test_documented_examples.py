@@ -1,6 +1,5 @@
 """The Python examples in the pages on single networks run in order, with one session per page."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,7 @@ from tests.project.test_documents import examples
 
 
 @pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # caused by few steps
-def test_api_page_examples_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_api_page_examples_run(monkeypatch, capsys, tmp_path):
     quick_keys = PRESETS["quick"]
     monkeypatch.setitem(quick_keys, "aa_standard", quick_keys["aa_standard"] | {"steps": 3, "queries": 10})
     monkeypatch.setattr(api, "QUICK_IMAGES", 20)

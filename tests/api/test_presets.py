@@ -1,7 +1,6 @@
 """Presets of keys in `robust201.evaluate`: keys, parameters, a reproducible subset of images, and a summary."""
 
 import re
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +42,7 @@ def without_seconds(evaluation: Evaluation) -> pd.DataFrame:
     return evaluation.table.drop(columns="seconds")
 
 
-def test_presets_have_the_parameters_of_the_protocol() -> None:
+def test_presets_have_the_parameters_of_the_protocol():
     strengths = {
         preset: {key: TASKS[key].parameters(**fields).strengths for key, fields in keys.items()}
         for preset, keys in PRESETS.items()
@@ -57,7 +56,7 @@ def test_presets_have_the_parameters_of_the_protocol() -> None:
     assert {strengths["robustbench-corruptions"][key] for key in CORRUPTIONS} == {(1.0, 2.0, 3.0, 4.0, 5.0)}
 
 
-def test_quick_is_the_default_and_evaluates_a_reproducible_subset() -> None:
+def test_quick_is_the_default_and_evaluates_a_reproducible_subset():
     default_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, seed=4, **OPTIONS)
     assert [*dict.fromkeys(default_table.table["key"])] == [*PRESETS["quick"]]
     assert (default_table.table["n_images"] == 20).all()
@@ -76,7 +75,7 @@ def test_quick_is_the_default_and_evaluates_a_reproducible_subset() -> None:
         assert table.protocols == default_table.protocols
 
 
-def test_quick_leaves_out_corruptions_of_images_that_cannot_be_corrupted() -> None:
+def test_quick_leaves_out_corruptions_of_images_that_cannot_be_corrupted():
     floats = PIXELS[:4].astype(np.float32) / 255 * np.float32(0.999)
     table = robust201.evaluate(TinyNetwork(), floats, LABELS[:4], **OPTIONS)
     assert [*table.table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]
@@ -86,7 +85,7 @@ def select_indices(count: int, seed: int) -> np.ndarray:
     return select(IMAGES, count=count, seed=seed).indices
 
 
-def test_summary_is_per_image_worst_case_over_attacks() -> None:
+def test_summary_is_per_image_worst_case_over_attacks():
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
     clean, attacked = table.summary.splitlines()
     assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} [")
@@ -108,7 +107,7 @@ def linear_network(n_classes: int) -> nn.Module:
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_quick_supports_few_classes(n_classes: int) -> None:
+def test_quick_supports_few_classes(n_classes):
     table = robust201.evaluate(linear_network(n_classes), PIXELS, LABELS % n_classes, progress=False)
     assert {"aa_apgd-ce", "aa_square"} <= {*table.table["key"]}
 
@@ -122,7 +121,7 @@ def test_quick_supports_few_classes(n_classes: int) -> None:
         ({"keys": {"quick": {"epsilons": ["4/255"]}}}, ConfigError, "'quick': expected a preset alone"),
     ],
 )
-def test_evaluate_rejects_wrong_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_evaluate_rejects_wrong_arguments(changes, error, message):
     options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, **OPTIONS}
     with pytest.raises(error, match=message) as caught:
         robust201.evaluate(**(options | changes))

@@ -6,12 +6,12 @@ import sys
 import robust201
 
 
-def test_dir_lists_only_public_names() -> None:
+def test_dir_lists_only_public_names():
     assert dir(robust201) == sorted(robust201.__all__)
     assert all(hasattr(robust201, name) for name in dir(robust201))
 
 
-def test_evaluations_load_few_modules() -> None:
+def test_evaluations_load_few_modules():
     program = """
 import sys, numpy as np, robust201
 from torch import nn

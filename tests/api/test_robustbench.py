@@ -14,7 +14,6 @@ from robust201.analysis.robustbench import LEADERBOARDS, N_IMAGES, model_info
 from robust201.core.errors import DatasetError, EvaluationError
 from robust201.images import dataset, load_images
 from robust201.tasks import CORRUPTIONS, PRESETS
-from tests.conftest import RunCommand
 from tests.support.dataset_files import fabricate, write_parquet
 
 N_TEST_IMAGES = 30
@@ -66,7 +65,7 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["robustbench-linf", "robustbench-l2"])
-def test_entry_of_attack_matches_evaluation(data_folder: Path, name: str) -> None:
+def test_entry_of_attack_matches_evaluation(data_folder, name):
     table = robust201.evaluate(build(), load_images("cifar10"), keys=name, count=6, progress=False)
     assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images, in the order of the test split
     row = table.model_info
@@ -83,7 +82,7 @@ def test_entry_of_attack_matches_evaluation(data_folder: Path, name: str) -> Non
     assert table_from_keys.table["accuracy"].tolist() == [clean, attacked]
 
 
-def test_entry_of_corruptions_is_mean_over_published_images(data_folder: Path) -> None:
+def test_entry_of_corruptions_is_mean_over_published_images(data_folder):
     table = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
     assert len(table.table) == 1 + 15 * 5
     row = table.model_info
@@ -100,7 +99,7 @@ def test_entry_of_corruptions_is_mean_over_published_images(data_folder: Path) -
     assert model_info("robustbench-corruptions", table.table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
 
 
-def test_evaluate_command_prints_entry(data_folder: Path, robust201: RunCommand) -> None:
+def test_evaluate_command_prints_entry(data_folder, robust201):
     result = robust201(
         "evaluate", "my_model.py:build", "--data", "cifar10", "--keys", "robustbench-corruptions", "--images", 10
     )
@@ -122,9 +121,7 @@ def test_evaluate_command_prints_entry(data_folder: Path, robust201: RunCommand)
         ),
     ],
 )
-def test_evaluate_rejects_wrong_arguments(
-    data_folder: Path, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_evaluate_rejects_wrong_arguments(data_folder, changes, error, message):
     options = {"model": build(), "images": load_images("cifar10"), "keys": "robustbench-linf", "progress": False}
     with pytest.raises(error, match=message):
         robust201.evaluate(**(options | changes))

@@ -2,7 +2,6 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def assert_equal(first: robust201.Evaluation, second: robust201.Evaluation) -> N
     )
 
 
-def test_saved_evaluation_is_read_unchanged(tmp_path: Path) -> None:
+def test_saved_evaluation_is_read_unchanged(tmp_path):
     result = evaluate(CountingNetwork())
     result.save(tmp_path / "saved")
     loaded = robust201.Evaluation.load(tmp_path / "saved")
@@ -66,7 +65,7 @@ def test_saved_evaluation_is_read_unchanged(tmp_path: Path) -> None:
     assert loaded.latex() == result.latex()
 
 
-def test_interrupted_evaluation_computes_only_what_is_missing(tmp_path: Path) -> None:
+def test_interrupted_evaluation_computes_only_what_is_missing(tmp_path):
     network = CountingNetwork()
     expected = evaluate(network)
     n_calls = network.counts["calls"]
@@ -93,7 +92,7 @@ def test_interrupted_evaluation_computes_only_what_is_missing(tmp_path: Path) ->
         ({"keys": {"fgsm": {"epsilons": ["8/255"]}}, "seed": 1}, "parameters of fgsm"),
     ],
 )
-def test_folders_of_other_evaluations_are_rejected(tmp_path: Path, changes: dict[str, Any], subject: str) -> None:
+def test_folders_of_other_evaluations_are_rejected(tmp_path, changes, subject):
     evaluate(TinyNetwork(), "fgsm:8/255", save=tmp_path)
     before = (tmp_path / "evaluation.json").read_bytes()
     with pytest.raises(ConfigError, match=f"evaluation.json: expected .*, got other .*{subject}"):
@@ -102,7 +101,7 @@ def test_folders_of_other_evaluations_are_rejected(tmp_path: Path, changes: dict
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "other format", "other file", "none"])
-def test_damaged_files_are_one_line_errors(tmp_path: Path, damage: str) -> None:
+def test_damaged_files_are_one_line_errors(tmp_path, damage):
     evaluate(TinyNetwork(), "clean").save(tmp_path)
     path = tmp_path / "evaluation.json"
     text = path.read_text()
@@ -125,7 +124,7 @@ def test_damaged_files_are_one_line_errors(tmp_path: Path, damage: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_saved_evaluations_are_compared_with_modules_and_functions(tmp_path: Path) -> None:
+def test_saved_evaluations_are_compared_with_modules_and_functions(tmp_path):
     (tmp_path / "net.py").write_text("import parts\n\ndef build():\n    import parts\n    return parts.make()\n")
     (tmp_path / "parts.py").write_text(
         "from tests.support.tiny_networks import TinyNetwork\n\ndef make():\n    return TinyNetwork(seed=1)\n"
@@ -166,7 +165,7 @@ class ScaledNetwork(TinyNetwork):
 
 
 @pytest.mark.parametrize("changes", [{"temperature": -1.0}, {"stride": 2}, {"scale": lambda one: -one}])
-def test_networks_with_other_code_or_settings_are_rejected(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_networks_with_other_code_or_settings_are_rejected(tmp_path, changes):
     result = evaluate(ScaledNetwork(), ["clean", "fgsm:8/255"], save=tmp_path)
     with pytest.raises(ConfigError, match="got other network"):
         evaluate(ScaledNetwork(**changes), "clean", save=tmp_path)
@@ -177,9 +176,7 @@ def test_networks_with_other_code_or_settings_are_rejected(tmp_path: Path, chang
     assert_equal(robust201.Evaluation.load(tmp_path), result)
 
 
-def test_protocols_identify_versions_corruptions_device_and_neighbours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_protocols_identify_versions_corruptions_device_and_neighbours(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import helper\n\ndef perturb(model, images, labels, epsilon):\n    return helper.noise(images)\n"
     )
@@ -200,13 +197,13 @@ def test_protocols_identify_versions_corruptions_device_and_neighbours(
         robust201.compare({"a": tmp_path / "saved", "b": evaluate(TinyNetwork(seed=1), "fog:3")})
 
 
-def test_epsilons_of_minimum_norm_attacks_are_not_replaced(tmp_path: Path) -> None:
+def test_epsilons_of_minimum_norm_attacks_are_not_replaced(tmp_path):
     evaluate(TinyNetwork(), {"fmn": {"epsilons": [1], "steps": 20}}, save=tmp_path)
     with pytest.raises(ConfigError, match=r"parameters of fmn \(epsilons\)"):
         evaluate(TinyNetwork(), {"fmn": {"epsilons": [0.5], "steps": 20}}, save=tmp_path)
 
 
-def test_doubts_about_a_network_are_saved(tmp_path: Path) -> None:
+def test_doubts_about_a_network_are_saved(tmp_path):
     class Constant(nn.Module):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             return 0.0 * pixels.flatten(1)[:, :5] + torch.from_numpy(-np.bincount(IMAGES.labels, minlength=5)).float()
@@ -219,7 +216,7 @@ def test_doubts_about_a_network_are_saved(tmp_path: Path) -> None:
     assert any("See docs/trust.md" in notice for notice in notices)
 
 
-def test_saved_evaluations_reject_what_they_would_ignore(tmp_path: Path) -> None:
+def test_saved_evaluations_reject_what_they_would_ignore(tmp_path):
     fmn = {"fmn": {"epsilons": [1], "steps": 20}}
     saved = {name: evaluate(TinyNetwork(seed), ["clean", fmn]) for seed, name in enumerate(("a", "b"))}
     for options in ({"images": IMAGES.images}, {"seed": 1}):
@@ -246,14 +243,14 @@ def test_saved_evaluations_reject_what_they_would_ignore(tmp_path: Path) -> None
         robust201.compare([f"TinyNetwork={tmp_path}", TinyNetwork(seed=1)], IMAGES.images, IMAGES.labels)
 
 
-def test_columns_with_lists_are_printed_as_numbers() -> None:
+def test_columns_with_lists_are_printed_as_numbers():
     row = {"key": "mine", "strength": 0.0, "n_images": 2, "seconds": 0.0, "values": [0.5, 1.5], "mean": 1.0}
     results = {"mine": KeyResults((row,), {}, {})}
     text = str(robust201.Evaluation("Net", "", "", (), np.arange(2), results))
     assert "values 2 numbers" in text
 
 
-def test_writers_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
+def test_writers_of_a_folder_wait_for_each_other(tmp_path):
     result = evaluate(TinyNetwork(), "clean")
     with ThreadPoolExecutor(1) as threads:
         with sole_writer(tmp_path, "Testing"):
@@ -263,6 +260,6 @@ def test_writers_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
     assert_equal(robust201.Evaluation.load(tmp_path), result)
 
 
-def test_names_of_presets_and_files_are_those_of_saved_keys() -> None:
+def test_names_of_presets_and_files_are_those_of_saved_keys():
     assert find_names("robustbench-l2") == ["clean", "aa_standard_l2"]
     assert find_names(["a/mine.py", "a/yours.py:attack", "pgd:8/255"]) == ["mine", "yours", "pgd:8/255"]

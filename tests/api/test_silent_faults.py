@@ -101,7 +101,7 @@ OUTPUTS_THAT_ARE_NO_TENSOR: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("type_name", OUTPUTS_THAT_ARE_NO_TENSOR)
-def test_outputs_that_are_not_one_tensor_are_rejected(type_name: str, core: nn.Module, images: ImageSet) -> None:
+def test_outputs_that_are_not_one_tensor_are_rejected(type_name, core, images):
     network = Changed(core, change_logits=OUTPUTS_THAT_ARE_NO_TENSOR[type_name])
     message = rf"failed for Changed: expected a dense tensor of logits .*, got .*{type_name}\)?\. Wrap"
     with pytest.raises(NetworkError, match=message):
@@ -118,7 +118,7 @@ def test_outputs_that_are_not_one_tensor_are_rejected(type_name: str, core: nn.M
 
 
 @pytest.mark.parametrize("head", [nn.Softmax(1), nn.Sigmoid(), nn.Tanh(), nn.Hardtanh(-3, 3), nn.ReLU6()], ids=str)
-def test_bounded_heads_are_reported(head: nn.Module, core: nn.Module, images: ImageSet) -> None:
+def test_bounded_heads_are_reported(head, core, images):
     network = nn.Sequential(core, head)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -129,16 +129,14 @@ def test_bounded_heads_are_reported(head: nn.Module, core: nn.Module, images: Im
 
 @pytest.mark.parametrize("factor", [1e-3, 0.05, 1.0, 1e3])
 @pytest.mark.parametrize("head", [nn.Identity(), nn.LogSoftmax(dim=1)], ids=str)
-def test_logits_of_any_size_have_no_notice(factor: float, head: nn.Module, core: nn.Module, images: ImageSet) -> None:
+def test_logits_of_any_size_have_no_notice(factor, head, core, images):
     network = Changed(core, change_logits=lambda logits: head(factor * logits))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert accuracies_of(network, images, "clean")[0] > 0.9
 
 
-def test_masked_classes_change_no_accuracy_and_infinite_masks_have_their_own_advice(
-    core: nn.Module, images: ImageSet
-) -> None:
+def test_masked_classes_change_no_accuracy_and_infinite_masks_have_their_own_advice(core, images):
     def mask(value: float) -> nn.Module:
         return Changed(
             core, change_logits=lambda logits: torch.cat([logits, torch.full((len(logits), 90), value)], dim=1)
@@ -160,7 +158,7 @@ def add_contrast(images: torch.Tensor, constant: float) -> torch.Tensor:
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 @pytest.mark.parametrize("key", GRADIENT_ATTACKS)
 @pytest.mark.slow_combinations
-def test_attack_with_nan_gradients_is_rejected(key: str, engine: str, core: nn.Module, images: ImageSet) -> None:
+def test_attack_with_nan_gradients_is_rejected(key, engine, core, images):
     network = Changed(core, lambda pixels: add_contrast(pixels, 0))
     assert accuracies_of(network, images, "clean") == [1.0]
     few = select(images, count=5, seed=0)
@@ -168,7 +166,7 @@ def test_attack_with_nan_gradients_is_rejected(key: str, engine: str, core: nn.M
         robust201.evaluate(network, few, keys=[{key: GRADIENT_ATTACKS[key]}], engine=engine, progress=False)
 
 
-def test_twin_without_nan_gradients_has_the_accuracy_of_a_loop(core: nn.Module, images: ImageSet) -> None:
+def test_twin_without_nan_gradients_has_the_accuracy_of_a_loop(core, images):
     twin = Changed(core, lambda pixels: add_contrast(pixels, 1e-12))
     expected = [loop_accuracy(twin, images), loop_accuracy(twin, images, 8 / 255)]
     assert accuracies_of(twin, images, "clean", FGSM) == expected
@@ -195,9 +193,7 @@ class _Scale(torch.autograd.Function):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(
-    value: float, engine: str, core: nn.Module, images: ImageSet
-) -> None:
+def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(value, engine, core, images):
     marked = images.images.copy()
     marked[17, :, 0, 0] = 251
     factors = torch.ones(images.images.shape[1:])
@@ -215,7 +211,7 @@ def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(
         robust201.attack(network, marked, images.labels, "fgsm", epsilon="8/255", engine=engine)
 
 
-def test_images_that_are_not_attacked_may_have_nan_gradients(core: nn.Module, images: ImageSet) -> None:
+def test_images_that_are_not_attacked_may_have_nan_gradients(core, images):
     """APGD does not attack misclassified images."""
     marked, labels = images.images.copy(), images.labels.copy()
     marked[17, :, 0, 0] = 251
@@ -242,7 +238,7 @@ FORWARD_ATTACKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 @pytest.mark.parametrize("key", FORWARD_ATTACKS)
-def test_nan_logits_of_perturbed_images_are_found(key: str, engine: str, core: nn.Module, images: ImageSet) -> None:
+def test_nan_logits_of_perturbed_images_are_found(key, engine, core, images):
     """Square would not accept such a proposal, and the image would look robust."""
     clean = pixels_of(images)
 
@@ -263,7 +259,7 @@ def test_nan_logits_of_perturbed_images_are_found(key: str, engine: str, core: n
 
 
 @pytest.mark.parametrize("key", ["jacobian", "input_gradient", "hessian_input"])
-def test_measures_of_nan_gradients_are_rejected(key: str, core: nn.Module, images: ImageSet) -> None:
+def test_measures_of_nan_gradients_are_rejected(key, core, images):
     """Second derivatives are those of a copy of the network, which is not watched."""
     network = Changed(core, lambda pixels: add_contrast(pixels, 0))
     few = select(images, count=3, seed=0)
@@ -321,9 +317,7 @@ BLACK_BOX_KEYS = {"aa_square": {"epsilons": ["4/255"], "queries": 20}, "rot10": 
 
 
 @pytest.mark.parametrize("kind", ["quantised", "detached", "almost detached", "another library"])
-def test_networks_without_gradients_withstand_only_attacks_without_gradients(
-    kind: str, core: nn.Module, images: ImageSet
-) -> None:
+def test_networks_without_gradients_withstand_only_attacks_without_gradients(kind, core, images):
     network, twin = without_gradients(core, kind), core
     calls: list[tuple[int, int]] = []
     keys: list[Any] = ["clean", BLACK_BOX_KEYS]
@@ -337,7 +331,7 @@ def test_networks_without_gradients_withstand_only_attacks_without_gradients(
             robust201.evaluate(network, images, keys=FGSM, engine=engine, progress=False)
 
 
-def test_networks_without_gradients_are_compared_but_have_no_curves(core: nn.Module, images: ImageSet) -> None:
+def test_networks_without_gradients_are_compared_but_have_no_curves(core, images):
     network = without_gradients(core, "detached")
     comparison = robust201.compare([network, core], images, keys=BLACK_BOX_KEYS, progress=False)
     assert len(comparison.table) == 2

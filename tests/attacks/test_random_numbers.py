@@ -127,7 +127,7 @@ def test_side_of_follows_published_schedule():
 
 
 @pytest.mark.parametrize("shape", [(3, 224, 224), (3, 260, 260)])
-def test_uniforms_of_large_images_are_cached_per_image_or_not_at_all(shape: tuple[int, int, int]) -> None:
+def test_uniforms_of_large_images_are_cached_per_image_or_not_at_all(shape):
     random_numbers = RandomNumbers(5, "large")
     n_cached_before = _uniform_block.cache_info().currsize
     uniforms = random_numbers.uniforms(0, np.array([3, 70]), shape)

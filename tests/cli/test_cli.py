@@ -7,9 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +15,7 @@ import yaml
 
 from robust201.cli.app import app
 from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS
-from robust201.run.guard import session_processes
-from tests.conftest import REPOSITORY, FinishedCommand, MakeFields, RunCommand, WriteSweep, read_tree
+from tests.conftest import REPOSITORY, read_tree
 
 COMMANDS = [str(command.name) for command in app.registered_commands]
 COMMAND_GROUPS = {"submit", "analyse"}
@@ -28,7 +24,7 @@ ESCAPE_CHARACTER = "\x1b"
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_help_fits_on_one_screen(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, command: str | None) -> None:
+def test_help_fits_on_one_screen(robust201, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     result = robust201(*([command] if command else []), "--help")
     assert (result.code, result.err) == (0, "")
@@ -38,7 +34,7 @@ def test_help_fits_on_one_screen(robust201: RunCommand, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("command_line", EXAMPLES.values())
-def test_help_examples_are_valid_command_lines(command_line: str) -> None:
+def test_help_examples_are_valid_command_lines(command_line):
     program, *arguments = command_line.split()
     assert program == "robust201"
     command: Any = typer.main.get_command(app)
@@ -60,7 +56,7 @@ def test_help_examples_are_valid_command_lines(command_line: str) -> None:
         (["plan", "jobs/demo.yaml", "--keys", "clean", "--keys", "pgd"], "--keys"),
     ],
 )
-def test_invalid_command_line_gives_one_error_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
+def test_invalid_command_line_gives_one_error_line(robust201, arguments, hint):
     result = robust201(*arguments)
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()
@@ -69,9 +65,7 @@ def test_invalid_command_line_gives_one_error_line(robust201: RunCommand, argume
     assert "--help" in line
 
 
-def test_json_option_prints_only_json_on_stdout(
-    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path
-) -> None:
+def test_json_option_prints_only_json_on_stdout(robust201, write_sweep, finished_results):
     sweep = write_sweep()
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
@@ -94,9 +88,7 @@ def test_json_option_prints_only_json_on_stdout(
     assert all(f" {what}: " in doctor for what in ("torch", "checkpoints", "digits", "disk"))
 
 
-def test_status_and_plan_do_not_import_heavy_libraries(
-    write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
-) -> None:
+def test_status_and_plan_do_not_import_heavy_libraries(write_sweep, finished_results, tmp_path):
     for arguments, absent_modules in (
         (["status", str(finished_results)], {"torch", "ray", "pandas", "scipy"}),
         # The results folder does not exist, because `plan` would read measured times from it.
@@ -121,7 +113,7 @@ finally:
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("is_in_command", [False, True], ids=["before the command", "in the command"])
 @pytest.mark.slow_combinations
-def test_signal_during_imports_leaves_no_traceback(signal_number: signal.Signals, is_in_command: bool) -> None:
+def test_signal_during_imports_leaves_no_traceback(signal_number, is_in_command):
     # The finder converts an interrupt into another error, as partially imported modules do.
     program = f"""
 import signal, sys
@@ -151,9 +143,7 @@ main()
     assert "Traceback" not in result.stderr
 
 
-def test_run_with_failed_units_exits_with_3_and_groups_equal_failures(
-    robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_run_with_failed_units_exits_with_3_and_groups_equal_failures(robust201, write_sweep, monkeypatch, tmp_path):
     from robust201.run import worker
 
     def fail(*arguments: object, **options: object) -> None:
@@ -167,9 +157,7 @@ def test_run_with_failed_units_exits_with_3_and_groups_equal_failures(
     assert "no such luck" in robust201("status", tmp_path / "results").out
 
 
-def test_merge_of_partial_runs_equals_complete_sweep(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_merge_of_partial_runs_equals_complete_sweep(robust201, write_sweep, tmp_path):
     for name, architecture in (("a", 0), ("b", 21)):
         options = ("--architectures", architecture, "--out", tmp_path / name)
         assert robust201("run", write_sweep(), *options).code == 0
@@ -190,7 +178,7 @@ def test_merge_of_partial_runs_equals_complete_sweep(
     assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files.\n")
 
 
-def test_closed_stdout_ends_command_without_error_output() -> None:
+def test_closed_stdout_ends_command_without_error_output():
     process = subprocess.Popen(
         [sys.executable, "-m", "robust201", "--help"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -202,7 +190,7 @@ def test_closed_stdout_ends_command_without_error_output() -> None:
     assert process.wait() == 1
 
 
-def test_full_disk_gives_one_error_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_gives_one_error_line(robust201, monkeypatch):
     class FullStream(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -212,67 +200,7 @@ def test_full_disk_gives_one_error_line(robust201: RunCommand, monkeypatch: pyte
     assert "No space left on device" in result.error_line(4)
 
 
-class Driver:
-    """A run in a separate process that a test can interrupt."""
-
-    def __init__(self, sweep: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "robust201", "run", str(sweep), *options]
-        # In a separate session, a signal to the group reaches only the run and its workers.
-        self.process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-
-    def wait_for(self, condition: Callable[[], object], seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def end(self) -> FinishedCommand:
-        stdout, stderr = self.process.communicate(timeout=120)
-        return FinishedCommand(self.process.returncode, stdout, stderr)
-
-
-def list_shards(results: Path) -> list[Path]:
-    return list((results / "shards").rglob("*.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("executor", "signal_number"),
-    [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=[pytest.mark.ray, pytest.mark.slow])],
-)
-def test_run_drains_on_ctrl_c_and_sigterm(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, signal_number: signal.Signals
-) -> None:
-    results = tmp_path / "results"
-    keys = {"clean": {}, "pgd": {"epsilons": ["1/255", "2/255", "3/255", "4/255"], "steps": 200}}
-    # Many slices, so that draining is quick.
-    sweep = write_sweep(keys=keys, batch_size=10, execution={"gmacs_per_second": 0.01})
-    driver = Driver(sweep, "--executor", executor, "--workers", "1")
-    driver.wait_for(lambda: list_shards(results))
-    # A terminal or batch system also signals the whole group. The run must keep Ray's processes out of this group.
-    os.killpg(driver.process.pid, signal_number)
-    result = driver.end()
-    assert result.code == 3, result.err
-    assert "Traceback" not in result.err
-    assert "Stopped on request." in result.err
-    status = json.loads(robust201("status", "--json", results).out)
-    assert 0 < status["n_done"] < status["n_planned"]
-    assert not status["running"]
-    assert not [name for name in read_tree(results) if name.endswith((".tmp", "lock.json"))]
-    deadline = time.monotonic() + 20
-    while session_processes(driver.process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    rerun = robust201("run", sweep, "--keys", "clean")
-    assert "Planned 2 evaluations:" in rerun.err
-    assert rerun.code == 0
-
-
-def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(
-    robust201: RunCommand, sweep_fields: MakeFields, tmp_path: Path
-) -> None:
+def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(robust201, sweep_fields, tmp_path):
     fields = sweep_fields(keys={"clean": {}})
     yaml_text = yaml.safe_dump(fields).replace("checkpoints:", "checkpoints: &weights") + "name: merged\n"
     (tmp_path / "twice.yaml").write_text(yaml_text)

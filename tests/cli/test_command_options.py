@@ -1,14 +1,12 @@
 """Commands have consistent options and arguments."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from robust201.cli.app import app
 from robust201.cli.help_texts import EXAMPLES
-from tests.conftest import RunCommand, WriteSweep
 
 
 def list_commands() -> dict[str, Any]:
@@ -29,14 +27,14 @@ def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
 
 
-def test_commands_and_parameters_stay_few() -> None:
+def test_commands_and_parameters_stay_few():
     commands = list_commands()
     assert len({name.split()[0] for name in commands}) <= 20
     assert sum(parameter.name != "help" for command in commands.values() for parameter in command.params) <= 160
     assert commands.keys() == EXAMPLES.keys()
 
 
-def test_output_and_format_options_have_consistent_names() -> None:
+def test_output_and_format_options_have_consistent_names():
     options = {name: options_of(command) for name, command in list_commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
     writing_commands = {"demo", "export", "merge", "fetch", "import", "corrupt", "run"}
@@ -45,9 +43,7 @@ def test_output_and_format_options_have_consistent_names() -> None:
         assert {"--architectures", "--datasets", "--keys"} <= options[name], name
 
 
-def test_commands_accept_sweep_yaml_or_results(
-    robust201: RunCommand, write_sweep: WriteSweep, finished_results: Path, tmp_path: Path
-) -> None:
+def test_commands_accept_sweep_yaml_or_results(robust201, write_sweep, finished_results, tmp_path):
     sweep = write_sweep()
     for path in (sweep, finished_results):
         assert json.loads(robust201("plan", "--json", path).out)["evaluations"] == 10
@@ -63,7 +59,7 @@ def test_commands_accept_sweep_yaml_or_results(
         assert "#SBATCH" in robust201("submit", "slurm", path, "--print").out
 
 
-def test_options_select_a_subset_of_the_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_options_select_a_subset_of_the_sweep(robust201, write_sweep, tmp_path):
     sweep = write_sweep(architectures=[0, 21])
     clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean").out)
     assert (clean_plan["architectures"], clean_plan["evaluations"]) == (2, 2)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from robust201.analysis.evaluation import Evaluation
-from tests.conftest import RunCommand
 
 NETWORK = """
 import torch
@@ -40,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_compare_prints_and_writes_differences(folder: Path, robust201: RunCommand) -> None:
+def test_compare_prints_and_writes_differences(folder, robust201):
     options = (
         "--data",
         folder / "test.npz",
@@ -63,7 +62,7 @@ def test_compare_prints_and_writes_differences(folder: Path, robust201: RunComma
     assert len(payload["summary"]) == 2
 
 
-def test_networks_have_their_own_names_and_weights(folder: Path, robust201: RunCommand) -> None:
+def test_networks_have_their_own_names_and_weights(folder, robust201):
     options = ("--data", folder / "test.npz", "--keys", "clean", "--json")
     networks = (f"{name}={folder}/net.py:build,weights={folder}/{name}.pth" for name in ("a", "b"))
     (row,) = json.loads(robust201("compare", *networks, *options).out)["comparisons"]
@@ -71,7 +70,7 @@ def test_networks_have_their_own_names_and_weights(folder: Path, robust201: RunC
     assert row["first_accuracy"] > row["second_accuracy"]
 
 
-def test_networks_that_cannot_be_compared_are_one_line_errors(folder: Path, robust201: RunCommand) -> None:
+def test_networks_that_cannot_be_compared_are_one_line_errors(folder, robust201):
     network, data = f"{folder}/net.py:build", ("--data", folder / "test.npz")
     for name, keys, count in (("long", "clean,fgsm:8/255", 6), ("short", "clean", 6), ("few", "clean", 4)):
         options = (*data, "--keys", keys, "--images", count, "--save", folder / name)
@@ -84,6 +83,7 @@ def test_networks_that_cannot_be_compared_are_one_line_errors(folder: Path, robu
         ("compare", (network, f"other={network}"), "--data"),
         ("compare", (folder / "long", folder / "few"), "(long on 6, few on 4 images)"),
         ("compare", ("nothere", folder / "short"), "'nothere'"),
+        ("compare", (folder / "net.py", network, *data), f"Append the function: {folder}/net.py:FUNCTION"),
         ("compare", (*saved, "--seed", 1), "--seed"),
         ("compare", (*saved, *data), "data="),
         ("curves", (*saved, *data), "failed for data"),
@@ -96,7 +96,7 @@ def test_networks_that_cannot_be_compared_are_one_line_errors(folder: Path, robu
         assert "Executing" not in result.err
 
 
-def test_saved_evaluations_are_compared_and_continued(folder: Path, robust201: RunCommand) -> None:
+def test_saved_evaluations_are_compared_and_continued(folder, robust201):
     networks = {name: f"{folder}/net.py:build,weights={folder}/{name}.pth" for name in ("a", "b")}
     data = ("--data", folder / "test.npz", "--keys", "clean,fgsm:8/255,fmn:1")
     for name, network in networks.items():
@@ -115,7 +115,7 @@ def test_saved_evaluations_are_compared_and_continued(folder: Path, robust201: R
     assert "got other network" in other_network.error_line(2)
 
 
-def test_evaluate_and_compare_write_latex(folder: Path, robust201: RunCommand) -> None:
+def test_evaluate_and_compare_write_latex(folder, robust201):
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     options = ("--data", folder / "test.npz", "--images", "20", "--keys", "clean,fgsm")
     for arguments in (("evaluate", networks[0]), ("compare", *networks)):
@@ -125,7 +125,7 @@ def test_evaluate_and_compare_write_latex(folder: Path, robust201: RunCommand) -
         assert path.read_text().count("FGSM") == 11  # one row per default epsilon
 
 
-def test_interrupted_evaluation_is_resumed(folder: Path, robust201: RunCommand) -> None:
+def test_interrupted_evaluation_is_resumed(folder, robust201):
     code = "    if len(images) > 8:  # more than those on which passes are counted\n        raise KeyboardInterrupt\n"
     (folder / "stop.py").write_text(f"def perturb(model, images, labels, epsilon):\n{code}    return images\n")
     keys = ("--keys", f"clean,{folder / 'stop.py'}", "--set", "stop.strengths=8", "--set", "stop.norm=Linf")
@@ -135,7 +135,7 @@ def test_interrupted_evaluation_is_resumed(folder: Path, robust201: RunCommand) 
     assert [*Evaluation.load(folder / "stopped").results] == ["clean"]
 
 
-def test_curves_write_figure_and_distances(folder: Path, robust201: RunCommand) -> None:
+def test_curves_write_figure_and_distances(folder, robust201):
     options = ("--data", folder / "test.npz", "--images", 12)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("curves", *networks, *options, "--out", folder / "curves.svg")

@@ -15,7 +15,6 @@ from robust201.cli.evaluate import choose_device, read_resize
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.images.specs import Resize, custom_dataset
 from robust201.tasks import PRESETS
-from tests.conftest import RunCommand
 from tests.support.dataset_files import write_parquet
 from tests.support.tiny_networks import N_CLASSES, NORMALISATION, SIZE, TinyNetwork, tiny_images
 
@@ -84,7 +83,7 @@ def make_arguments(**changes: Any) -> list[object]:
 
 
 @pytest.mark.parametrize("data", ["images.npz", "test.parquet", "."])
-def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: RunCommand, data: str) -> None:
+def test_evaluate_prints_and_writes_results_of_the_api(files, robust201, data):
     result = robust201(*make_arguments(data=data, out="results.csv"))
     assert result.code == 0, result.err
     assert "Executing my_model.py (SHA-256 " in result.err
@@ -101,7 +100,7 @@ def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: R
     assert all(f"{100 * accuracy:.1f} [" in result.out for accuracy in expected.table["accuracy"])
 
 
-def test_evaluate_prints_table_as_json(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_prints_table_as_json(files, robust201):
     result = robust201(*make_arguments(keys="clean,jacobian", images=10, out="results.csv"), "--json")
     assert result.code == 0, result.err
     payload = json.loads(result.out)
@@ -131,7 +130,7 @@ def settings_of(*settings: str) -> list[str]:
     return [argument for setting in settings for argument in ("--set", f"my_tasks.{setting}")]
 
 
-def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_accepts_custom_tasks_as_keys(files, robust201):
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
     attack = settings_of("norm=Linf", "strengths=8,32", "passes=2")
     result = robust201(*make_arguments(keys="clean,my_tasks.py", out="attack.csv"), *attack)
@@ -148,7 +147,7 @@ def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunComman
     assert "expected Linf distances up to epsilon" in error_line
 
 
-def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
+def test_custom_task_has_constraint_and_code_hash(files):
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
     arguments = (TinyNetwork(seed=0), IMAGES.images, IMAGES.labels)
     mine = {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}
@@ -161,9 +160,7 @@ def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
         evaluate(*arguments, {"mine": {"file": "my_tasks.py", "kind": "measure", "columns": ["margin"], "images": 5}})
 
 
-def test_evaluate_without_keys_runs_preset_quick(
-    files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_without_keys_runs_preset_quick(files, robust201, monkeypatch):
     quick_keys = {"clean": {}, "fgsm": {"epsilons": ["8/255"]}, "pgd": {"epsilons": ["8/255"]}}
     monkeypatch.setitem(PRESETS, "quick", quick_keys)
     result = robust201(*make_arguments(keys=None, images=12))
@@ -175,7 +172,7 @@ def test_evaluate_without_keys_runs_preset_quick(
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare"])
-def test_commands_check_keys_before_executing_files(files: Path, robust201: RunCommand, command: str) -> None:
+def test_commands_check_keys_before_executing_files(files, robust201, command):
     (files / "my_model.py").write_text("raise SystemExit('executed')")
     argv = [command, "my_model.py:build,weights=w.safetensors", "--data", "images.npz"]
     argv += ["other=my_model.py:build"] if command == "compare" else []
@@ -235,9 +232,7 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "subject"), INVALID_INPUTS)
-def test_evaluate_reports_invalid_input_in_one_line(
-    files: Path, robust201: RunCommand, changes: dict[str, Any], subject: str
-) -> None:
+def test_evaluate_reports_invalid_input_in_one_line(files, robust201, changes, subject):
     write_invalid_files(files)
     if "network" in changes:
         changes = {"weights": None, **changes}
@@ -246,7 +241,7 @@ def test_evaluate_reports_invalid_input_in_one_line(
 
 
 @pytest.mark.parametrize("function", ["build", "wrapped"])
-def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
+def test_evaluate_reads_weights_of_torch_checkpoint(files, robust201, function):
     state_dict = {f"module.{name}": tensor for name, tensor in TinyNetwork(seed=0).state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state_dict}, files / "w.pth")
     expected_result = robust201(*make_arguments(out="expected.csv"))
@@ -268,17 +263,17 @@ def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunC
         ("256,224,bicubic", (224, Resize(256, "bicubic"))),
     ],
 )
-def test_resize_option_sets_shorter_side_crop_and_filter(text: str | None, expected: object) -> None:
+def test_resize_option_sets_shorter_side_crop_and_filter(text, expected):
     assert read_resize(text) == expected
 
 
-def test_evaluate_reports_failure_during_an_attack_in_one_line(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_reports_failure_during_an_attack_in_one_line(files, robust201):
     result = robust201(*make_arguments(network="my_model.py:FailsForGradients", out="results.csv"))
     assert "the network raised RuntimeError: no gradients here" in result.error_line(3)
     assert not (files / "results.csv").exists()
 
 
-def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
+def test_set_option_sets_parameters_of_keys(files, robust201):
     names = ("pgd.steps=2", "pgd.epsilons=8/255", "pgd.rel_stepsize=1", "aa_standard.epsilons=8/255")
     settings = [
         argument for name in (*names, "autoattack.queries=5", "autoattack.steps=3") for argument in ("--set", name)
@@ -294,7 +289,7 @@ def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) 
     pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.table.drop(columns="seconds"))
 
 
-def test_default_device_is_a_gpu_if_pytorch_can_use_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_device_is_a_gpu_if_pytorch_can_use_one(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -51,9 +51,7 @@ def start_command(command: tuple[str, ...], folder: Path) -> "subprocess.Popen[b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_signals_at_random_moments_leave_results_intact(
-    robust201: RunCommand, original_folder: Path, tmp_path: Path, command: str
-) -> None:
+def test_signals_at_random_moments_leave_results_intact(robust201, original_folder, tmp_path, command):
     start_time = time.monotonic()
     uninterrupted_folder = tmp_path / "uninterrupted"
     shutil.copytree(original_folder, uninterrupted_folder)

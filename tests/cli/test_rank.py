@@ -1,14 +1,13 @@
 """`robust201 rank`, and the options of `plot` and `report` that select networks."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 from typer.testing import CliRunner
 
 from robust201.cli.app import app
 
-FOLDER = "benchmark_data/cells-cifar10"
+FOLDER = "bundled:benchmark_data/cells-cifar10"
 SELECTION = ["--architectures", "21,13714,3456"]
 
 
@@ -18,7 +17,7 @@ def run_command(*arguments: str) -> str:
     return result.stdout
 
 
-def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
+def test_rank_prints_and_writes_table(tmp_path):
     output = run_command("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1/255", "--out", str(tmp_path / "table.tex"))
     assert "the most robust network is #3456 (PGD" in output
     assert (tmp_path / "table.tex").read_text().count("\\begin{tabular}{lrr}") == 1
@@ -29,7 +28,7 @@ def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
     assert set(csv_table["evaluation"]) >= {"clean", "pgd:1/255", "corruption"}
 
 
-def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None:
+def test_plot_and_report_show_selected_networks_and_keys(tmp_path):
     keys = ["--keys", "pgd"]
     run_command("plot", "attack-curves", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "curves.csv"))
     curves = pd.read_csv(tmp_path / "curves.csv")

@@ -1,7 +1,5 @@
 """The reader of NumPy files returns the same arrays as NumPy, and raises ValueError for every damaged file."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,13 +15,13 @@ ARRAYS = [
 
 @pytest.mark.parametrize("array", ARRAYS, ids=["three axes", "Fortran order", "scalar", "empty"])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_read_npy_reads_numpy_files(tmp_path: Path, array: np.ndarray, mapped: bool) -> None:
+def test_read_npy_reads_numpy_files(tmp_path, array, mapped):
     np.save(tmp_path / "a.npy", array)
     result = read_npy(tmp_path / "a.npy", mapped=mapped)
     assert (result.dtype, result.shape, result.tolist()) == (array.dtype, array.shape, array.tolist())
 
 
-def test_read_npy_raises_only_value_error_for_damaged_files(tmp_path: Path) -> None:
+def test_read_npy_raises_only_value_error_for_damaged_files(tmp_path):
     path = tmp_path / "labels.npy"
     np.save(path, np.arange(50, dtype=np.uint8))
     original = path.read_bytes()
@@ -45,13 +43,13 @@ def test_read_npy_raises_only_value_error_for_damaged_files(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([{}], dtype=object), np.zeros(2, "f8,i4")])
-def test_read_npy_rejects_non_numeric_arrays(tmp_path: Path, array: np.ndarray) -> None:
+def test_read_npy_rejects_non_numeric_arrays(tmp_path, array):
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
     with pytest.raises(ValueError, match=r"an array of|Object"):
         read_npy(tmp_path / "a.npy")
 
 
-def test_read_npy_distinguishes_folders_from_missing_files(tmp_path: Path) -> None:
+def test_read_npy_distinguishes_folders_from_missing_files(tmp_path):
     with pytest.raises(IsADirectoryError, match="Is a directory"):
         read_npy(tmp_path)
     with pytest.raises(FileNotFoundError):

@@ -16,7 +16,7 @@ from robust201.sweep.plan import choose_slices
 from tests.support.runs import run_sweep
 
 
-def test_interrupt_replaces_an_error_that_it_caused() -> None:
+def test_interrupt_replaces_an_error_that_it_caused():
     with pytest.raises(SignalInterrupt) as error, stop_signals_as_interrupt():  # noqa: PT012
         try:
             signal.raise_signal(signal.SIGTERM)
@@ -25,7 +25,7 @@ def test_interrupt_replaces_an_error_that_it_caused() -> None:
     assert isinstance(error.value.__cause__, AttributeError)
 
 
-def test_errors_without_a_signal_propagate_and_handlers_are_restored() -> None:
+def test_errors_without_a_signal_propagate_and_handlers_are_restored():
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     original_handlers = [signal.getsignal(signum) for signum in signals]
     with pytest.raises(AttributeError), stop_signals_as_interrupt():
@@ -35,7 +35,7 @@ def test_errors_without_a_signal_propagate_and_handlers_are_restored() -> None:
     assert [signal.getsignal(signum) for signum in signals] == original_handlers
 
 
-def test_remove_leftovers_deletes_only_old_temporary_files(tmp_path, monkeypatch) -> None:
+def test_remove_leftovers_deletes_only_old_temporary_files(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 0.0)  # the clock of the file server decides
     ages = {
         "a/.old.0123.tmp": 2 * LEFTOVER_SECONDS,
@@ -56,7 +56,7 @@ def test_remove_leftovers_deletes_only_old_temporary_files(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("is_remote", [False, True], ids=["results folder", "other storage"])
-def test_run_removes_old_leftovers_from_any_shard_storage(make_sweep, tmp_path, is_remote) -> None:
+def test_run_removes_old_leftovers_from_any_shard_storage(make_sweep, tmp_path, is_remote):
     remote_folder = tmp_path / "far"
     config = make_sweep(
         keys={"clean": {}}, architectures=[21], **({"shards": remote_folder.as_uri()} if is_remote else {})

@@ -18,11 +18,11 @@ def correctly_rounded_exp(x: float) -> float:
 
 
 @given(st.floats(-800, 709.7))
-def test_exp_is_correctly_rounded(x: float) -> None:
+def test_exp_is_correctly_rounded(x):
     assert exp(np.array([x])).tolist() == [correctly_rounded_exp(x)]
 
 
-def test_exp_is_correctly_rounded_for_many_arguments() -> None:
+def test_exp_is_correctly_rounded_for_many_arguments():
     random_numbers = generator(0, "arguments").random((3, 2000))
     arguments = np.concatenate(
         (-40 * random_numbers[0], -(random_numbers[1] ** 8), 1400 * random_numbers[2] - 700, [0.0, -0.0, -745.13, -1e9])
@@ -33,7 +33,7 @@ def test_exp_is_correctly_rounded_for_many_arguments() -> None:
     assert np.exp(arguments).tolist() != expected
 
 
-def test_fused_multiply_add_is_correctly_rounded() -> None:
+def test_fused_multiply_add_is_correctly_rounded():
     a, b, c = (2 * generator(0, "terms").random((3, 2000)) - 1).tolist()
     exact = [float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(a, b, c, strict=True)]
     assert fused_multiply_add(np.array(a), np.array(b), np.array(c)).tolist() == exact

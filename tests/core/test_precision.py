@@ -19,7 +19,6 @@ from robust201.networks.nb201.compiled import compile_network, kernels
 from robust201.networks.nb201.compiled.folding import round_once
 from robust201.networks.nb201.network import Network
 from robust201.run.worker import Worker
-from tests.conftest import MakeSweep
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.tiny_networks import PathlessNetwork
 
@@ -287,9 +286,7 @@ def test_bf16_classifier_head_is_float32():
 # tf32: CUDA only
 
 
-def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(make_sweep, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     spec = specs()[0]
     network = network_of(spec)

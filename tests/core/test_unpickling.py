@@ -4,7 +4,6 @@ import bz2
 import io
 import pickle
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ def torch_save_bytes(value: Any, *, zipped: bool) -> bytes:
     protocol=st.sampled_from([0, 1, 2, 3, 4]),
     is_fortran=st.booleans(),
 )
-def test_load_pickle_reads_numeric_arrays(array: np.ndarray, protocol: int, is_fortran: bool) -> None:
+def test_load_pickle_reads_numeric_arrays(array, protocol, is_fortran):
     array_in_order = np.asfortranarray(array) if is_fortran else array
     result = unpickle(pickle.dumps({"data": array_in_order}, protocol), encoding="latin1")["data"]
     assert type(result) is np.ndarray
@@ -68,7 +67,7 @@ def test_load_pickle_reads_numeric_arrays(array: np.ndarray, protocol: int, is_f
     np.testing.assert_array_equal(result, array_in_order)
 
 
-def test_load_pickle_reads_python_2_image_batches() -> None:
+def test_load_pickle_reads_python_2_image_batches():
     # Python 2 and NumPy 1 wrote these bytes for {"data": array([[1, 200]], uint8), "labels": [3]}.
     raw = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85"
@@ -81,7 +80,7 @@ def test_load_pickle_reads_python_2_image_batches() -> None:
     assert batch["data"].dtype == np.uint8
 
 
-def test_load_pickle_reads_numpy_scalars_and_tensors() -> None:
+def test_load_pickle_reads_numpy_scalars_and_tensors():
     tensors = OrderedDict(
         weight=torch.arange(6, dtype=torch.float32).reshape(2, 3).t(), steps=torch.tensor(7), half=torch.ones(2).half()
     )
@@ -95,7 +94,7 @@ def test_load_pickle_reads_numpy_scalars_and_tensors() -> None:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_load_pickle_rejects_other_globals_without_calling_them(protocol: int) -> None:
+def test_load_pickle_rejects_other_globals_without_calling_them(protocol):
     """Also inside the whole torch.save files that published records contain."""
     CALLS.clear()
     nested = [TorchBytes(torch_save_bytes({"a": Malicious()}, zipped=zipped)) for zipped in (True, False)]
@@ -106,7 +105,7 @@ def test_load_pickle_rejects_other_globals_without_calling_them(protocol: int) -
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_load_torch_reads_tensors_and_scalars_and_rejects_other_globals(zipped: bool) -> None:
+def test_load_torch_reads_tensors_and_scalars_and_rejects_other_globals(zipped):
     value = {"params": np.float64(1.5), "weight": torch.arange(3.0)}
     result = load_torch(io.BytesIO(torch_save_bytes(value, zipped=zipped)), "file.pth")
     assert result["params"] == 1.5
@@ -117,7 +116,7 @@ def test_load_torch_reads_tensors_and_scalars_and_rejects_other_globals(zipped: 
     assert CALLS == []
 
 
-def test_load_torch_reads_files_of_numpy_1() -> None:
+def test_load_torch_reads_files_of_numpy_1():
     raw = torch_save_bytes({"params": np.float64(1.5)}, zipped=False)
     numpy_1_raw = raw.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
     assert numpy_1_raw != raw or b"numpy.core" in raw
@@ -125,7 +124,7 @@ def test_load_torch_reads_files_of_numpy_1() -> None:
 
 
 @pytest.mark.parametrize("qualified_name", ["builtins eval", "os system", "numpy.core.multiarray scalar.__globals__"])
-def test_load_pickle_rejects_dotted_and_builtin_names(qualified_name: str) -> None:
+def test_load_pickle_rejects_dotted_and_builtin_names(qualified_name):
     module, attribute = qualified_name.split()
     raw = b"\x80\x04\x8c" + bytes([len(module)]) + module.encode() + b"\x8c" + bytes([len(attribute)])
     with pytest.raises(CheckpointError, match="whose code would be executed"):
@@ -133,7 +132,7 @@ def test_load_pickle_rejects_dotted_and_builtin_names(qualified_name: str) -> No
 
 
 @pytest.mark.shared
-def test_load_pickle_reads_official_files(shared_data: Path) -> None:
+def test_load_pickle_reads_official_files(shared_data):
     folder = shared_data / "nats-official"
     if not folder.is_dir():
         pytest.skip(f"no nats-official in {shared_data}")

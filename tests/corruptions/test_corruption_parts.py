@@ -27,7 +27,7 @@ def corrupt_images(images: NDArray[np.uint8], key: str, severity: int) -> NDArra
 
 
 @given(radius=st.integers(0, 2), scale=st.sampled_from([0.5, 0.75, 1.0, 1.5, 2.0, 3.5]), seed=st.integers(0, 99))
-def test_stretch_kernel_preserves_sum_and_symmetry(radius: int, scale: float, seed: int) -> None:
+def test_stretch_kernel_preserves_sum_and_symmetry(radius, scale, seed):
     kernel = np.random.default_rng(seed).random((2 * radius + 1,) * 2)
     kernel = (kernel + kernel[::-1]) / (2 * kernel.sum())
     stretched = sampling.stretch_kernel(kernel, scale)
@@ -38,7 +38,7 @@ def test_stretch_kernel_preserves_sum_and_symmetry(radius: int, scale: float, se
         assert np.allclose(stretched, kernel)
 
 
-def test_stretch_kernel_weights_by_area() -> None:
+def test_stretch_kernel_weights_by_area():
     point_kernel, plus_kernel = np.ones((1, 1)), np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]]) / 5
     assert np.allclose(sampling.stretch_kernel(point_kernel, 3), np.full((3, 3), 1 / 9))
     assert np.allclose(sampling.stretch_kernel(point_kernel, 2), np.outer([1, 2, 1], [1, 2, 1]) / 16)
@@ -47,7 +47,7 @@ def test_stretch_kernel_weights_by_area() -> None:
 
 @pytest.mark.parametrize("severity", [1, 2, 5])
 @pytest.mark.parametrize("size", [16, 32])
-def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
+def test_elastic_transform_matches_scipy(severity, size):
     images, scale = natural_images(2, size), size / 32
     strength, smoothing, shift = (32 * fraction for fraction in digital.ELASTIC_FRACTIONS.cifar[severity - 1])
     grid = np.mgrid[:size, :size].astype(float)
@@ -76,7 +76,7 @@ def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
 
 @settings(max_examples=20)
 @given(angle=st.floats(-180, 180), radius=st.sampled_from([3.0, 4.5, 6.0]), sigma=st.floats(0.5, 12))
-def test_motion_blur_is_weighted_sum_along_ray(angle: float, radius: float, sigma: float) -> None:
+def test_motion_blur_is_weighted_sum_along_ray(angle, radius, sigma):
     image = natural_images(1, 16)[0, ..., :1]
     weights, offsets = blurs.motion_taps(radius, sigma, angle)
     assert weights.sum() == pytest.approx(1)
@@ -95,7 +95,7 @@ def test_motion_blur_is_weighted_sum_along_ray(angle: float, radius: float, sigm
     assert (result[0, ..., 0] - expected).max() <= 0.5 / 257 + 1e-9
 
 
-def test_motion_blur_rounds_to_16_bits_and_truncates_to_8() -> None:
+def test_motion_blur_rounds_to_16_bits_and_truncates_to_8():
     """ImageMagick 6.9 (Q16) does the same. Rounding to the nearest level would make half of the values too bright."""
     image = natural_images(1, 32)[0, ..., :1].astype(np.uint8)
     weights, offsets = blurs.motion_taps(6, 1.5, 30.0)
@@ -112,7 +112,7 @@ def test_motion_blur_rounds_to_16_bits_and_truncates_to_8() -> None:
     assert 0.35 < n_rounded_down / 256 < 0.65
 
 
-def test_snow_trail_is_below_flake() -> None:
+def test_snow_trail_is_below_flake():
     """The trail of a flake is below it, so pixels of the layer are blended with pixels above them."""
     layer = np.zeros((1, 32, 32, 1), np.uint8)
     layer[0, 16, 16] = 255
@@ -123,7 +123,7 @@ def test_snow_trail_is_below_flake() -> None:
 
 
 @given(length=st.integers(1, 9), position=st.integers(-40, 40))
-def test_fold_positions_matches_numpy_pad(length: int, position: int) -> None:
+def test_fold_positions_matches_numpy_pad(length, position):
     modes = {"edge": "edge", "half_sample": "symmetric", "whole_sample": "reflect"}
     for border in ("edge", "half_sample", "whole_sample"):
         padded = np.pad(np.arange(length), 40, mode=modes[border])
@@ -133,7 +133,7 @@ def test_fold_positions_matches_numpy_pad(length: int, position: int) -> None:
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 32, 48, 64])
-def test_resample_layers_preserves_mean(size: int) -> None:
+def test_resample_layers_preserves_mean(size):
     flat = np.full((2, 32, 32), 0.25)
     assert np.allclose(sampling.resample_layers(flat, size), 0.25)
     ramp = np.broadcast_to(np.arange(32.0), (1, 32, 32))

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,7 +61,7 @@ def mean_distances_of(key: str, images: NDArray[np.uint8]) -> list[float]:
 
 
 @pytest.mark.parametrize("key", SCRIPT_HASHES)
-def test_corrupt_matches_published_script(key: str) -> None:
+def test_corrupt_matches_published_script(key):
     images = natural_images(12)
     result = np.stack([corrupt_images(images, key, severity) for severity in range(1, 6)])
     assert hashlib.sha256(result.tobytes()).hexdigest()[:32] == SCRIPT_HASHES[key]
@@ -70,7 +69,7 @@ def test_corrupt_matches_published_script(key: str) -> None:
 
 @every_key
 @pytest.mark.parametrize("size", [16, 24, 32, 64])
-def test_corrupt_preserves_shape_and_input_at_every_size(key: str, size: int) -> None:
+def test_corrupt_preserves_shape_and_input_at_every_size(key, size):
     images = natural_images(2, size)
     original = images.copy()
     for severity in (1, 5):
@@ -85,7 +84,7 @@ def test_corrupt_preserves_shape_and_input_at_every_size(key: str, size: int) ->
 @every_key
 @settings(max_examples=6)
 @given(order=st.permutations(range(5)), count=st.integers(1, 5), severity=st.integers(1, 5))
-def test_corrupt_result_does_not_depend_on_other_images(key: str, order: list[int], count: int, severity: int) -> None:
+def test_corrupt_result_does_not_depend_on_other_images(key, order, count, severity):
     images, indices = natural_images(5), np.array([3, 40, 41, 7000, 9999])
     expected = corrupt(images, key, severity, seed=4, indices=indices, frost=FROST)
     subset = np.array(order[:count])
@@ -94,7 +93,7 @@ def test_corrupt_result_does_not_depend_on_other_images(key: str, order: list[in
 
 
 @every_key
-def test_corrupt_result_does_not_depend_on_batches(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupt_result_does_not_depend_on_batches(key, monkeypatch):
     images = natural_images(5)
     expected = corrupt_images(images, key, 3)
     monkeypatch.setattr(corruptions, "_BATCH_VALUES", 2 * images[0].size)
@@ -102,7 +101,7 @@ def test_corrupt_result_does_not_depend_on_batches(key: str, monkeypatch: pytest
 
 
 @every_key
-def test_random_numbers_depend_on_seed_and_index(key: str) -> None:
+def test_random_numbers_depend_on_seed_and_index(key):
     images = natural_images(2)
     result = corrupt_images(images, key, 5)
     other_seed, other_indices = corrupt_images(images, key, 5, seed=1), corrupt_images(images, key, 5, first_index=2)
@@ -113,7 +112,7 @@ def test_random_numbers_depend_on_seed_and_index(key: str) -> None:
 
 @pytest.mark.parametrize("key", MONOTONIC_KEYS)
 @pytest.mark.parametrize("size", [16, 32, 64])
-def test_distance_grows_with_severity(key: str, size: int) -> None:
+def test_distance_grows_with_severity(key, size):
     mean_distances = mean_distances_of(key, natural_images(12, size))
     if key == "defocus_blur" and size == 16:
         assert mean_distances == sorted(mean_distances)  # the disk at severity 1 is smaller than a pixel
@@ -125,7 +124,7 @@ def test_distance_grows_with_severity(key: str, size: int) -> None:
 
 @every_key
 @pytest.mark.parametrize("grey", [0, 255])
-def test_corrupt_supports_flat_images(key: str, grey: int) -> None:
+def test_corrupt_supports_flat_images(key, grey):
     images = np.full((2, 16, 16, 3), grey, np.uint8)
     result = corrupt_images(images, key, 5)
     if key in ("motion_blur", "pixelate", "jpeg_compression", "elastic_transform", "glass_blur", "contrast"):
@@ -136,19 +135,19 @@ def test_corrupt_supports_flat_images(key: str, grey: int) -> None:
     "key",
     ["brightness", "contrast", "defocus_blur", "elastic_transform", "fog", "glass_blur", "motion_blur", "zoom_blur"],
 )
-def test_corruption_keeps_grey_images_grey(key: str) -> None:
+def test_corruption_keeps_grey_images_grey(key):
     images = natural_images(3)[..., :1].repeat(3, 3)
     assert np.ptp(corrupt_images(images, key, 4), axis=-1).max() == 0
 
 
-def test_severities_share_random_numbers() -> None:
+def test_severities_share_random_numbers():
     images = np.full((4, 32, 32, 3), 128, np.uint8)
     is_changed = [corrupt_images(images, "impulse_noise", severity) != 128 for severity in range(1, 6)]
     assert all((lower <= higher).all() for lower, higher in itertools.pairwise(is_changed))
     assert [float(mask.mean()) for mask in is_changed] == pytest.approx([0.01, 0.02, 0.03, 0.05, 0.07], rel=0.15)
 
 
-def test_frost_patches_come_from_all_textures() -> None:
+def test_frost_patches_come_from_all_textures():
     black = np.zeros((200, 32, 32, 3), np.uint8)
     result = corrupt_images(black, "frost", 1)
     textures = FROST.resample(0.2, 32)
@@ -159,12 +158,12 @@ def test_frost_patches_come_from_all_textures() -> None:
     assert all(first_pixels & pixels for pixels in expected)
 
 
-def test_resample_to_a_fifth_selects_every_fifth_pixel() -> None:
+def test_resample_to_a_fifth_selects_every_fifth_pixel():
     for texture, small_texture in zip(FROST.images, FROST.resample(0.2, 32), strict=True):
         assert (small_texture == texture[2::5, 2::5]).all()
 
 
-def test_synthetic_frost_depends_only_on_seed() -> None:
+def test_synthetic_frost_depends_only_on_seed():
     textures, same_seed, other_seed = (synthetic_frost.__wrapped__(seed) for seed in (0, 0, 1))
     assert textures.name == "synthetic"
     assert textures.sha256 == same_seed.sha256 != other_seed.sha256
@@ -173,12 +172,12 @@ def test_synthetic_frost_depends_only_on_seed() -> None:
         assert texture.std() > 10
 
 
-def test_resample_rejects_too_small_textures() -> None:
+def test_resample_rejects_too_small_textures():
     with pytest.raises(DatasetError, match=r"'stripes': height and width must be more than 512 pixels, got 240x260"):
         FROST.resample(1.0, 512)
 
 
-def test_load_frost_checks_files(tmp_path: Path) -> None:
+def test_load_frost_checks_files(tmp_path):
     with pytest.raises(DatasetError, match=r"frost1\.png: the file cannot be read \(No such file.*robust201 fetch"):
         load_frost(tmp_path)
     (tmp_path / "frost1.png").write_bytes(b"not frost")
@@ -196,6 +195,6 @@ REJECTED = [
 
 
 @pytest.mark.parametrize(("key", "images", "error"), REJECTED)
-def test_corrupt_rejects_bad_input(key: str, images: NDArray[np.uint8], error: type[Exception]) -> None:
+def test_corrupt_rejects_bad_input(key, images, error):
     with pytest.raises(error, match=key):
         corrupt_images(images, key, 1)

@@ -41,7 +41,7 @@ def corrupt_image(key: str, severity: int, image: NDArray[np.uint8] = IMAGE, ind
 
 
 @pytest.mark.parametrize("key", CORRUPTIONS)
-def test_corruption_changes_large_images(key: str) -> None:
+def test_corruption_changes_large_images(key):
     weakest, strongest = corrupt_image(key, 1), corrupt_image(key, 5)
     assert weakest.shape == strongest.shape == (SIZE, SIZE, 3)
     changes = [np.abs(image.astype(int) - IMAGE[0]).mean() for image in (weakest, strongest)]
@@ -51,7 +51,7 @@ def test_corruption_changes_large_images(key: str) -> None:
 
 
 @pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.08, 0.12, 0.18, 0.26, 0.38), strict=True)])
-def test_gaussian_noise_has_published_scale(severity: int, scale: float) -> None:
+def test_gaussian_noise_has_published_scale(severity, scale):
     grey = np.full((1, SIZE, SIZE, 3), 128, np.uint8)
     noise = corrupt_image("gaussian_noise", severity, grey) / 255.0 - 128 / 255
     is_unclipped = (noise > -128 / 255 + 0.01) & (noise < 127 / 255 - 0.01)
@@ -62,7 +62,7 @@ def test_gaussian_noise_has_published_scale(severity: int, scale: float) -> None
 
 
 @pytest.mark.parametrize(("severity", "factor"), [*zip(SEVERITIES, (0.4, 0.3, 0.2, 0.1, 0.05), strict=True)])
-def test_contrast_matches_script(severity: int, factor: float) -> None:
+def test_contrast_matches_script(severity, factor):
     pixels = IMAGE[0] / 255.0
     means = pixels.mean(axis=(0, 1), keepdims=True)
     expected = (np.clip((pixels - means) * factor + means, 0, 1) * 255).astype(np.uint8)
@@ -70,7 +70,7 @@ def test_contrast_matches_script(severity: int, factor: float) -> None:
 
 
 @pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.6, 0.5, 0.4, 0.3, 0.25), strict=True)])
-def test_pixelate_matches_script(severity: int, scale: float) -> None:
+def test_pixelate_matches_script(severity, scale):
     low_resolution = int(SIZE * scale)
     image = Image.fromarray(IMAGE[0]).resize((low_resolution, low_resolution), Image.Resampling.BOX)
     expected = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BOX))
@@ -80,7 +80,7 @@ def test_pixelate_matches_script(severity: int, scale: float) -> None:
 @pytest.mark.parametrize(
     ("severity", "radius", "smoothing"), [(1, 3, 0.1), (2, 4, 0.5), (3, 6, 0.5), (4, 8, 0.5), (5, 10, 0.5)]
 )
-def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: float) -> None:
+def test_defocus_kernel_matches_script(severity, radius, smoothing):
     """Compare with the script's disk, smoothed pixel by pixel with OpenCV's default border (BORDER_REFLECT_101)."""
     reach = 8 if radius <= 8 else radius
     smoothing_radius = 1 if radius <= 8 else 2
@@ -107,13 +107,13 @@ def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: fl
 
 
 @pytest.mark.parametrize(("severity", "quality"), [*zip(SEVERITIES, (25, 18, 15, 10, 7), strict=True)])
-def test_jpeg_has_published_quality(severity: int, quality: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_jpeg_has_published_quality(severity, quality, tmp_path):  # type: ignore[no-untyped-def]
     Image.fromarray(IMAGE[0]).save(tmp_path / "image.jpg", quality=quality)
     with Image.open(tmp_path / "image.jpg") as image:
         np.testing.assert_array_equal(corrupt_image("jpeg_compression", severity), np.asarray(image))
 
 
-def test_constants_and_version_change_at_224_pixels() -> None:
+def test_constants_and_version_change_at_224_pixels():
     keys = ("brightness", "snow")
     small_recipes, large_recipes = (
         corruption_recipes(keys, size, seed=5, frost=synthetic_frost(0)) for size in (IMAGENET_SIZE - 1, IMAGENET_SIZE)

@@ -93,7 +93,7 @@ def differing_names(hashes: Mapping[str, str], other_hashes: Mapping[str, str]) 
     return sorted(name for name in hashes if hashes[name] != other_hashes[name])
 
 
-def test_hashes_are_equal_on_old_processor(expected_hashes: Mapping[str, str]) -> None:
+def test_hashes_are_equal_on_old_processor(expected_hashes):
     names = differing_names(expected_hashes, hashes_in_process_with(OLD_PROCESSOR_VARIABLES))
     assert [name for name in names if not name.startswith("control")] == []
     # The controls differ only if the variables have an effect. Otherwise the assertion above would prove nothing.
@@ -103,7 +103,7 @@ def test_hashes_are_equal_on_old_processor(expected_hashes: Mapping[str, str]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variables", SINGLE_VARIABLES, ids=lambda item: "-".join(itertools.chain(*item.items()))[:40])
-def test_hashes_are_equal_with_each_kernel(expected_hashes: Mapping[str, str], variables: Mapping[str, str]) -> None:
+def test_hashes_are_equal_with_each_kernel(expected_hashes, variables):
     flag = REQUIRED_FLAGS.get(variables.get("OPENBLAS_CORETYPE", ""))
     if flag is not None and flag not in Path("/proc/cpuinfo").read_text():
         pytest.skip(f"the processor lacks {flag}")
@@ -112,7 +112,7 @@ def test_hashes_are_equal_with_each_kernel(expected_hashes: Mapping[str, str], v
 
 
 @pytest.mark.parametrize("name", RECORDED_HASHES)
-def test_images_match_recorded_hashes(expected_hashes: Mapping[str, str], name: str) -> None:
+def test_images_match_recorded_hashes(expected_hashes, name):
     image_hashes = (
         [expected_hashes[f"{name} at {size}"] for size in SIZES]
         if name in CORRUPTION_FUNCTIONS
@@ -121,11 +121,11 @@ def test_images_match_recorded_hashes(expected_hashes: Mapping[str, str], name: 
     assert hashlib.sha256(" ".join(image_hashes).encode()).hexdigest()[:16] == RECORDED_HASHES[name]
 
 
-def test_recorded_hashes_cover_paper_corruptions() -> None:
+def test_recorded_hashes_cover_paper_corruptions():
     assert {*CORRUPTIONS} - {"jpeg_compression"} <= RECORDED_HASHES.keys()
 
 
-def test_grey_of_matches_fused_multiply_adds_for_all_colours() -> None:
+def test_grey_of_matches_fused_multiply_adds_for_all_colours():
     """Rounding twice differs from rounding once only if the first result is halfway between two float32 numbers."""
     levels = (np.arange(256) / 255.0).astype(np.float32)
     weights = np.array((0.299, 0.587, 0.114), np.float32).astype(np.float64)

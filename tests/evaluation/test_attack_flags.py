@@ -1,7 +1,6 @@
 """Signs of weak attacks are flagged for the right networks and not for chance differences, and commands report them."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from robust201.dataset.reader import Dataset
 from robust201.evaluation.attack_flags import ZERO_GRADIENTS, AttackFlag, find_flags
 from robust201.networks.nb201 import cells as nasbench201
-from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
 PLAUSIBLE_RESULTS = {
@@ -34,7 +32,7 @@ def find_flags_with(changes: dict[tuple[str, float], dict[int, float]], n_images
     return find_flags("cifar10", PLAUSIBLE_RESULTS | changes, n_images=n_images, n_classes=10)
 
 
-def test_plausible_results_have_no_flags() -> None:
+def test_plausible_results_have_no_flags():
     assert find_flags_with({}) == []
 
 
@@ -79,16 +77,14 @@ def test_plausible_results_have_no_flags() -> None:
         ),
     ],
 )
-def test_find_flags_lists_the_networks_that_show_the_sign(
-    changes: Any, check: str, where: str, networks: list[int]
-) -> None:
+def test_find_flags_lists_the_networks_that_show_the_sign(changes, check, where, networks):
     result = [flag for flag in find_flags_with(changes) if (flag.check, flag.where) == (check, where)]
     assert [[name for name, _, _ in flag.networks] for flag in result] == [networks]
     assert result[0].n_checked == 2
     assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in result[0].message
 
 
-def test_find_flags_compares_only_attacks_with_the_same_norm() -> None:
+def test_find_flags_compares_only_attacks_with_the_same_norm():
     l2_results = {("aa_square_l2", 0.5): {0: 0.2, 1: 0.2}, ("aa_apgd-ce_l2", 0.5): {0: 0.6, 1: 0.1}}
     (flag,) = find_flags_with(
         l2_results | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}}
@@ -96,12 +92,12 @@ def test_find_flags_compares_only_attacks_with_the_same_norm() -> None:
     assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2:0.5 against aa_apgd-ce_l2:0.5", [0])
 
 
-def test_single_step_attack_is_not_flagged_as_not_monotone() -> None:
+def test_single_step_attack_is_not_flagged_as_not_monotone():
     """FGSM overshoots at a large epsilon, because it does not try images along its step."""
     assert find_flags_with({("fgsm", 8.0): {0: 0.6, 1: 0.6}}) == []
 
 
-def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images() -> None:
+def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images():
     changes = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
     assert find_flags_with(changes, n_images=10_000)
     assert not find_flags_with(changes, n_images=100)
@@ -117,7 +113,7 @@ def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images() -> N
         ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm:1/255 against aa_standard:1/255"),
     ],
 )
-def test_find_flags_reports_any_difference_if_requested(changes: Any, check: str, where: str) -> None:
+def test_find_flags_reports_any_difference_if_requested(changes, check, where):
     options: Any = {"n_images": 100, "n_classes": 10, "flag_any_difference": True}
     result = find_flags("", PLAUSIBLE_RESULTS | changes, **options)
     assert (check, where) in [(flag.check, flag.where) for flag in result]
@@ -127,7 +123,7 @@ def test_find_flags_reports_any_difference_if_requested(changes: Any, check: str
     assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **options)
 
 
-def test_chance_differences_are_not_flagged() -> None:
+def test_chance_differences_are_not_flagged():
     """Accuracies of 1,000 networks are sampled with equal probabilities; only one such dataset in 1,000 has a flag."""
     rng = np.random.default_rng(0)
     sampled = {
@@ -138,12 +134,12 @@ def test_chance_differences_are_not_flagged() -> None:
     assert find_flags("cifar10", sampled, n_images=1_000, n_classes=10) == []
 
 
-def test_only_networks_with_both_attacks_are_checked() -> None:
+def test_only_networks_with_both_attacks_are_checked():
     result = next(flag for flag in find_flags_with({("aa_square", 1.0): {1: 0.1, 7: 0.0}}) if "apgd" in flag.where)
     assert (result.n_checked, result.networks) == (1, ((1, 0.3, 0.1),))
 
 
-def test_verify_shows_flags(tmp_path: Path, robust201: RunCommand) -> None:
+def test_verify_shows_flags(tmp_path, robust201):
     folder = tmp_path / "dataset"
     apgd, square = {"0": [0.5, 0.4], "1": [0.45, 0.41]}, {"0": [0.9, 0.8], "1": [0.1, 0.05]}
     write_results(folder, {"clean": {"0": 0.9, "1": 0.8}, "aa_apgd-ce": apgd, "aa_square": square})
@@ -162,7 +158,7 @@ def test_verify_shows_flags(tmp_path: Path, robust201: RunCommand) -> None:
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
 
-def test_report_of_a_sweep_shows_flags(finished_results: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_report_of_a_sweep_shows_flags(finished_results, robust201, tmp_path):
     export_folder = tmp_path / "exported"
     assert robust201("export", finished_results, "--out", export_folder).code == 0
     file = export_folder / "digits" / "fgsm_accuracy.json"

@@ -25,7 +25,7 @@ def measure(measurements, start=0, stop=N_IMAGES):  # type: ignore[no-untyped-de
     return accumulator.finalise()
 
 
-def test_columns_exclude_matrix_unless_requested() -> None:
+def test_columns_exclude_matrix_unless_requested():
     assert columns_of(COMPACT_MEASUREMENTS, 1000) == (
         "accuracy",
         "confidence_prediction",
@@ -37,7 +37,7 @@ def test_columns_exclude_matrix_unless_requested() -> None:
     assert {"cm", "confidence_label", "confidence_argmax"} < {*columns_of(("confidence",), 1000)}
 
 
-def test_compact_values_match_confusion_matrix() -> None:
+def test_compact_values_match_confusion_matrix():
     compact_values, full_values = (
         measure(COMPACT_MEASUREMENTS),
         measure(("accuracy", "confidence", "cm", "predictions")),
@@ -57,7 +57,7 @@ def test_compact_values_match_confusion_matrix() -> None:
 
 
 @pytest.mark.parametrize("measurements", [COMPACT_MEASUREMENTS, ("confidence", "cm", "predictions")])
-def test_merged_parts_are_byte_identical(measurements: tuple[str, ...]) -> None:
+def test_merged_parts_are_byte_identical(measurements):
     parts = [measure(measurements, start, stop) for start, stop in ((0, 7), (7, 8), (8, 40))]
     merged, expected = merge_values(parts), measure(measurements)
     assert merged.keys() == expected.keys()
@@ -73,13 +73,13 @@ def test_merged_parts_are_byte_identical(measurements: tuple[str, ...]) -> None:
         ("outcome_counts", lambda counts: counts[::-1].copy()),
     ],
 )
-def test_check_values_rejects_damaged_results(name, change) -> None:  # type: ignore[no-untyped-def]
+def test_check_values_rejects_damaged_results(name, change):  # type: ignore[no-untyped-def]
     values = measure(COMPACT_MEASUREMENTS)
     values[name] = change(values[name])
     with pytest.raises(EvaluationError):
         check_values(values, N_IMAGES)
 
 
-def test_accumulator_rejects_too_many_classes() -> None:
+def test_accumulator_rejects_too_many_classes():
     with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000"):
         Accumulator(("accuracy",), 70_000, "cpu", 1)

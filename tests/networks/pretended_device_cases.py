@@ -94,7 +94,8 @@ def evaluate_on(device, key, *, attack_samples=20, **changes):
     return {result.strength: result.values for result in results}, waits
 
 
-@pytest.mark.parametrize("key", list(TASKS))
+# The attacks of the standard versions in L2 and L1 are also keys.
+@pytest.mark.parametrize("key", [key for key in TASKS if key not in ("aa_standard_l2", "aa_standard_l1")])
 def test_results_have_the_bits_of_the_cpu(key):
     changes = {"steps": 16} if key == "hessian_weights" else {}
     expected, _ = evaluate_on("cpu", key, **changes)
@@ -130,9 +131,9 @@ def test_attack_waits_as_often_as_its_row_says(key):
 
 @pytest.mark.parametrize("key", ["aa_square", "aa_square_l2"])
 def test_square_waits_once_per_check_for_fooled_images(key):
-    n_waits = [len(evaluate_on(NAME, key, attack_samples=2048, queries=queries)[1]) for queries in (20, 40, 130)]
+    n_waits = [len(evaluate_on(NAME, key, attack_samples=2048, queries=queries)[1]) for queries in (20, 40, 90)]
     # Square checks after each of the first 64 queries, then after every second, third and fourth query.
-    assert np.diff(n_waits).tolist() == [20, 52]
+    assert np.diff(n_waits).tolist() == [20, 37]
 
 
 def passes_on(device, classifier):
@@ -141,7 +142,8 @@ def passes_on(device, classifier):
     return [classifier.logits(pixels), *classifier.loss_and_gradient(pixels, labels)]
 
 
-@pytest.mark.parametrize("name", list(NETWORKS))
+# Networks with 34 layers have the blocks of those with 18.
+@pytest.mark.parametrize("name", [name for name in NETWORKS if not name.endswith("34")])
 def test_zoo_networks_have_the_bits_of_the_cpu(name):
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -3,7 +3,6 @@
 import io
 import tarfile
 import zipfile
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -65,7 +64,7 @@ def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarr
     return features
 
 
-def test_converted_keras_weights_give_logits_of_numpy_implementation(tmp_path: Path) -> None:
+def test_converted_keras_weights_give_logits_of_numpy_implementation(tmp_path):
     arrays = keras_arrays()
     with zipfile.ZipFile(tmp_path / "cifar_10_model-7.4.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr(prepare.KERAS_FILE, keras_file_bytes(arrays))
@@ -79,7 +78,7 @@ def test_converted_keras_weights_give_logits_of_numpy_implementation(tmp_path: P
     np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3 * expected.max())
 
 
-def test_lenet_weights_are_read_from_source_distribution(tmp_path: Path) -> None:
+def test_lenet_weights_are_read_from_source_distribution(tmp_path):
     states = {}
     with tarfile.open(tmp_path / "advertorch-0.2.3.tar.gz", "w:gz") as archive:
         for name, member in prepare.LENETS.items():
@@ -94,7 +93,7 @@ def test_lenet_weights_are_read_from_source_distribution(tmp_path: Path) -> None
         torch.testing.assert_close(prepare.read_lenet(tmp_path, name), dict(state), rtol=0, atol=0)
 
 
-def test_lenet_uses_only_first_channel() -> None:
+def test_lenet_uses_only_first_channel():
     network = networks.build("lenet-robust", 10)
     images = torch.rand(2, 3, 28, 28, requires_grad=True)
     logits = network(images)

@@ -12,7 +12,7 @@ from jobs.papers.image_distribution.psychometrics import PsychometricCurve, fit_
 PAPER_STRENGTHS = (0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
 
-def test_sensitivity_for_two_alternatives_matches_the_closed_form() -> None:
+def test_sensitivity_for_two_alternatives_matches_the_closed_form():
     """For two alternatives, d' is the square root of 2 times the normal quantile of the accuracy."""
     accuracies = np.array([0.5, 0.6, 0.76, 0.9, 0.99])
     result = sensitivity(accuracies, 2, 10_000)
@@ -20,7 +20,7 @@ def test_sensitivity_for_two_alternatives_matches_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("n_classes", [2, 10, 100])
-def test_sensitivity_is_zero_at_chance_level_and_increases_with_accuracy(n_classes: int) -> None:
+def test_sensitivity_is_zero_at_chance_level_and_increases_with_accuracy(n_classes):
     assert sensitivity(1 / n_classes, n_classes, 10_000) == pytest.approx(0, abs=1e-4)
     sensitivities = sensitivity(np.linspace(0.001, 0.999, 50), n_classes, 10_000)
     assert (np.diff(sensitivities) > 0).all()

@@ -10,7 +10,7 @@ from robust201.core.citation import PAPER_BIBTEX
 from tests.conftest import REPOSITORY
 
 
-def test_readme_and_citation_file_agree_with_bibtex_entry() -> None:
+def test_readme_and_citation_file_agree_with_bibtex_entry():
     fields = dict(re.findall(r"^  (\w+) += \{(.*)\}", PAPER_BIBTEX, re.M))
     assert PAPER_BIBTEX in (REPOSITORY / "README.md").read_text()
     (paper,) = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())["references"]
@@ -19,7 +19,7 @@ def test_readme_and_citation_file_agree_with_bibtex_entry() -> None:
     assert paper["conference"]["name"] in fields["booktitle"]
 
 
-def test_version_and_date_are_the_same_everywhere() -> None:
+def test_version_and_date_are_the_same_everywhere():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     releases = re.findall(r"^## \[(\d[\d.]*)\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.M)

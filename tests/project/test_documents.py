@@ -24,7 +24,7 @@ from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import choose_slices, make_plan
 from robust201.sweep.training_config import TrainingConfig
 from tests.cli.test_cli import COMMAND_GROUPS, COMMANDS
-from tests.conftest import REPOSITORY, RunCommand
+from tests.conftest import REPOSITORY
 from tests.support.fabricated import export
 from tests.support.fabricated import make_plan as fabricate_plan
 from tests.support.planted import write_planted
@@ -72,7 +72,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in documents() if examples(page, "py")])
-def test_names_that_unexecuted_examples_import_exist(page: str) -> None:
+def test_names_that_unexecuted_examples_import_exist(page):
     for block in examples(page, "py"):
         for module, names in re.findall(r"^from ((?:robust201|jobs)\S*) import (.+)$", block, re.M):
             for name in names.split(", "):
@@ -83,7 +83,7 @@ def test_names_that_unexecuted_examples_import_exist(page: str) -> None:
 @pytest.mark.parametrize(
     "page", mark_slow((page for page in documents() if examples(page, "python") and page not in SESSIONS), "README.md")
 )
-def test_page_python_examples_run(demo: Path, page: str) -> None:
+def test_page_python_examples_run(demo, page):
     source = "\n".join(
         f"exec(compile({block!r}, {f'{page}, example {i}'!r}, 'exec'), {{}})"
         for i, block in enumerate(examples(page, "python"))
@@ -124,9 +124,7 @@ def commands_on_demo(page: str) -> list[list[str]]:
     "page",
     mark_slow((page for page in documents() if "reference/" not in page and commands_on_demo(page)), "docs/dataset.md"),
 )
-def test_page_shell_examples_run(
-    robust201: RunCommand, finished_results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str
-) -> None:
+def test_page_shell_examples_run(robust201, finished_results, monkeypatch, tmp_path, page):
     monkeypatch.chdir(tmp_path)
     DEMO.mkdir(parents=True)
     finished_results.rename(DEMO / "results")
@@ -138,9 +136,7 @@ def test_page_shell_examples_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "min_commands"), [("docs/use-cases.md", 4), ("docs/architecture-search.md", 2)])
-def test_use_case_commands_run(
-    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, min_commands: int
-) -> None:
+def test_use_case_commands_run(robust201, monkeypatch, tmp_path, page, min_commands):
     # The dataset is synthetic and has the paper's size; searches are shortened.
     monkeypatch.chdir(tmp_path)
     write_planted(Path("dataset"), datasets=("cifar10", "cifar100"))
@@ -159,9 +155,7 @@ def test_use_case_commands_run(
 
 
 @pytest.mark.slow
-def test_configuration_example_sweep_runs(
-    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_configuration_example_sweep_runs(robust201, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (example,) = examples("docs/configuration.md", "yaml")
     Path("sweep.yaml").write_text(example)
@@ -169,14 +163,14 @@ def test_configuration_example_sweep_runs(
     assert robust201("verify", "runs/two-networks").code == 0
 
 
-def test_configuration_example_sweep_is_valid() -> None:
+def test_configuration_example_sweep_is_valid():
     (example,) = examples("docs/configuration.md", "yaml")
     config = parse_config(yaml.safe_load(example), "docs/configuration.md")
     assert make_plan(config, assumed_facts(config), choose_slices(config)).n_evaluations > 0
 
 
 @pytest.mark.parametrize("page", documents())
-def test_page_yaml_examples_have_valid_fields(page: str) -> None:
+def test_page_yaml_examples_have_valid_fields(page):
     for block in examples(page, "yaml"):
         fields = yaml.safe_load(block)
         model = TrainingConfig if "recipes" in fields else SweepConfig
@@ -193,7 +187,7 @@ def options_of(argv: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("page", documents())
-def test_page_commands_and_options_exist(page: str) -> None:
+def test_page_commands_and_options_exist(page):
     for command in find_commands(page):
         argv = shlex.split(command)
         assert not argv or argv[0] in {*COMMANDS, *COMMAND_GROUPS, "COMMAND", "--help"}, command
@@ -201,14 +195,14 @@ def test_page_commands_and_options_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", documents())
-def test_page_modules_exist(page: str) -> None:
+def test_page_modules_exist(page):
     for name in re.findall(r"python -m ((?:benchmarks|docs|jobs|tests)\b[\w.]*)", (REPOSITORY / page).read_text()):
         path = REPOSITORY / name.replace(".", "/")
         assert path.with_suffix(".py").exists() or path.is_dir(), name
 
 
 @pytest.mark.parametrize("page", documents())
-def test_page_links_exist(page: str) -> None:
+def test_page_links_exist(page):
     text = (REPOSITORY / page).read_text()
     for link in re.findall(r"\]\(([^)\s:]+)\)", text):
         file, _, anchor = link.partition("#")

@@ -7,7 +7,7 @@ from benchmarks import gpu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", gpu.STEPS)
-def test_gpu_step_is_measured(name: str) -> None:
+def test_gpu_step_is_measured(name):
     result = gpu.measure_in_process(name, "cpu")
     assert "error" not in result
     assert result["rows"]
@@ -15,6 +15,6 @@ def test_gpu_step_is_measured(name: str) -> None:
     assert all(row["bits_of_compiled"] for row in result["rows"] if row.get("variant") == "compiled")
 
 
-def test_gpu_step_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_step_that_takes_too_long_is_stopped(monkeypatch):
     monkeypatch.setitem(gpu.STEPS, "precision", gpu.Step(gpu.measure_precision, 0))
     assert "more than" in gpu.measure_in_process("precision", "cpu")["error"]

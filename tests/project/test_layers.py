@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def find_imports(path: Path) -> set[str]:
     return names
 
 
-def test_package_root_contains_only_api_and_folders() -> None:
+def test_package_root_contains_only_api_and_folders():
     files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
     folders = {
         path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in {"__pycache__", "_bundled"}
@@ -91,7 +91,7 @@ def imports_by_module() -> dict[Path, set[str]]:
     return {path.relative_to(PACKAGE): find_imports(path) for path in list_sources()}
 
 
-def test_folders_import_downward(imports_by_module: Mapping[Path, set[str]]) -> None:
+def test_folders_import_downward(imports_by_module):
     upward_imports = []
     for path, names in imports_by_module.items():
         folder = path.parts[0]
@@ -103,7 +103,7 @@ def test_folders_import_downward(imports_by_module: Mapping[Path, set[str]]) -> 
     assert upward_imports == []
 
 
-def test_heavy_libraries_are_imported_only_in_listed_modules(imports_by_module: Mapping[Path, set[str]]) -> None:
+def test_heavy_libraries_are_imported_only_in_listed_modules(imports_by_module):
     violations = []
     for path, names in imports_by_module.items():
         for name in names:
@@ -130,7 +130,7 @@ def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("source_root", [REPOSITORY / "pipeline", REPOSITORY / "benchmarks"], ids=lambda p: p.name)
-def test_modules_have_no_import_cycles(source_root: Path) -> None:
+def test_modules_have_no_import_cycles(source_root):
     # Imports inside functions are included.
     base = source_root if source_root.name == "pipeline" else source_root.parent
     modules = {module_name(path, base): path for path in list_sources(source_root)}
@@ -148,7 +148,7 @@ LIGHT_PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", LIGHT_PROGRAMS)
-def test_programs_load_no_heavy_libraries(program: str) -> None:
+def test_programs_load_no_heavy_libraries(program):
     command = f"import sys; {program}; print({LIGHT_PROGRAMS[program]} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"

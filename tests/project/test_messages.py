@@ -55,7 +55,7 @@ def messages_of(path: Path) -> Iterator[str]:
                 yield template
 
 
-def test_messages_state_what_failed_in_one_line() -> None:
+def test_messages_state_what_failed_in_one_line():
     messages = {str(path.relative_to(PACKAGE)): list(messages_of(path)) for path in list_sources()}
     assert sum(map(len, messages.values())) > 300
     unusual = {
@@ -78,14 +78,14 @@ TABLES = tuple(
 
 
 @given(table=st.sampled_from(TABLES), data=st.data())
-def test_names_in_another_case_are_suggested(table: tuple[str, ...], data: st.DataObject) -> None:
+def test_names_in_another_case_are_suggested(table, data):
     name = data.draw(st.sampled_from(table))
     suggestion = did_you_mean(data.draw(st.sampled_from([name.upper(), name.title(), name])), table)
     assert suggestion.casefold() == f" Did you mean {name!r}?".casefold()
 
 
 @given(table=st.sampled_from(TABLES), data=st.data())
-def test_misspelled_names_get_the_closest_name(table: tuple[str, ...], data: st.DataObject) -> None:
+def test_misspelled_names_get_the_closest_name(table, data):
     name = data.draw(st.sampled_from([name for name in table if len(name) > 3]))
     position = data.draw(st.integers(1, len(name) - 2))
     swapped = name[:position] + name[position + 1] + name[position] + name[position + 2 :]
@@ -101,7 +101,7 @@ def test_misspelled_names_get_the_closest_name(table: tuple[str, ...], data: st.
 
 
 @given(st.text(max_size=40))
-def test_unlike_names_get_a_list_of_known_names(name: str) -> None:
+def test_unlike_names_get_a_list_of_known_names(name):
     suggestion = did_you_mean(name, ("accuracy", "confidence"))
     assert suggestion == " Known: accuracy, confidence." or "Did you mean" in suggestion
     assert did_you_mean(name, ()) == ""

@@ -20,14 +20,14 @@ def find_install_commands(text: str) -> list[str]:
     return [line for line in lines if "-c constraints.txt" in line]
 
 
-def test_ci_runs_readme_test_command() -> None:
+def test_ci_runs_readme_test_command():
     demo_command, test_command = find_install_commands((REPOSITORY / "README.md").read_text())
     assert demo_command.endswith("robust201 demo")
     assert test_command.endswith("-m pytest")
     assert test_command in find_install_commands((REPOSITORY / ".ci/run").read_text())
 
 
-def test_constraints_satisfy_version_ranges() -> None:
+def test_constraints_satisfy_version_ranges():
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -48,11 +48,11 @@ def test_constraints_satisfy_version_ranges() -> None:
 @pytest.mark.parametrize(
     "path", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
 )
-def test_bundled_files_exist(path: str) -> None:
+def test_bundled_files_exist(path):
     assert bundled(path).exists()
 
 
-def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
     assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]

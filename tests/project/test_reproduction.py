@@ -26,7 +26,7 @@ def read_totals() -> dict[str, list[int]]:
     }
 
 
-def test_reproduction_totals_equal_verdicts_in_table() -> None:
+def test_reproduction_totals_equal_verdicts_in_table():
     verdicts = {work: Counter(row["verdict"] for row in ITEMS if row["work"] == work) for work in WORK_NAMES}
     assert sum(counts.total() for counts in verdicts.values()) == len(ITEMS)
     expected = [[counts.total(), *(counts[verdict] for verdict in VERDICTS)] for counts in verdicts.values()]
@@ -36,7 +36,7 @@ def test_reproduction_totals_equal_verdicts_in_table() -> None:
     assert total_of_all == [sum(column) for column in zip(*expected, strict=True)]
 
 
-def test_reproduction_summaries_agree_with_totals() -> None:
+def test_reproduction_summaries_agree_with_totals():
     items, printed, small, part, none = read_totals()["all"]
     summary = (
         f"Of {items} items, {printed} are reproduced as printed, {small} in small, {part} in part, and {none} not."
@@ -46,7 +46,7 @@ def test_reproduction_summaries_agree_with_totals() -> None:
 
 
 @pytest.mark.parametrize("row", ITEMS, ids=lambda row: row["item"][:40])
-def test_evidence_names_existing_files(row: dict[str, str]) -> None:
+def test_evidence_names_existing_files(row):
     paths = re.findall(r"(?<![\w/.-])(?:benchmark_data|docs|jobs|pipeline|tests)/[\w./-]*[\w-]", row["evidence"])
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []
     has_file = bool(paths) or re.search(r"pyproject\.toml|cluster\.yaml", row["evidence"])

@@ -11,11 +11,10 @@ import yaml
 
 from robust201.sweep.loading import load_config
 from robust201.sweep.sweep_yaml import _StrictLoader
-from tests.conftest import MakeSweep, WriteSweep
 from tests.support.runs import run_sweep
 
 
-def test_sweep_yaml_loader_is_safe(write_sweep: WriteSweep) -> None:
+def test_sweep_yaml_loader_is_safe(write_sweep):
     assert issubclass(_StrictLoader, yaml.SafeLoader | yaml.CSafeLoader)
     unsafe_tags = set(yaml.UnsafeLoader.yaml_constructors) | set(yaml.UnsafeLoader.yaml_multi_constructors)
     strict_tags = set(_StrictLoader.yaml_constructors) | set(_StrictLoader.yaml_multi_constructors)
@@ -36,7 +35,7 @@ class _UnpicklingRecorder:
             self.globals.append(".".join(map(str, arguments)))
 
 
-def test_sweep_opens_no_pickles(make_sweep: MakeSweep) -> None:
+def test_sweep_opens_no_pickles(make_sweep):
     recorder = _UnpicklingRecorder()
     content = pickle.dumps(Path("control"))
     recorder.is_active = True

@@ -21,7 +21,7 @@ def list_pages() -> list[str]:
     return sorted(str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md"))
 
 
-def test_site_lists_every_page_once() -> None:
+def test_site_lists_every_page_once():
     listed_pages = [page for group_pages in CONTENTS.values() for page in group_pages]
     assert sorted([*listed_pages, "index"]) == list_pages()
     assert {*SHORT_TITLES} <= {*listed_pages}
@@ -29,12 +29,12 @@ def test_site_lists_every_page_once() -> None:
 
 
 @pytest.mark.parametrize("page", list_pages())
-def test_pages_are_not_too_long(page: str) -> None:
+def test_pages_are_not_too_long(page):
     is_generated = page.startswith("reference/")
     assert is_generated or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
 
 
-def test_page_references_in_repository_exist() -> None:
+def test_page_references_in_repository_exist():
     file_list = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     files = [Path(path) for path in file_list.splitlines() if path.endswith((".py", ".yaml", ".toml", ".md"))]
     assert Path("jobs/paper.yaml") in files
@@ -52,12 +52,12 @@ def list_reference() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", list_reference(), ids=lambda page: page.stem)
-def test_committed_reference_is_what_the_code_generates(page: Path) -> None:
+def test_committed_reference_is_what_the_code_generates(page):
     assert "<!-- generated: " in page.read_text()
     assert fill(page.read_text()) == page.read_text(), "run: python -m docs._site.generated"
 
 
-def test_every_field_has_a_meaning() -> None:
+def test_every_field_has_a_meaning():
     models = [*MODELS.values(), *(task.model for task in TASKS.values()), UserTaskParameters]
     meanings = {
         f"{name}.{field}": meaning

@@ -34,7 +34,7 @@ def device_names(path: Path) -> Iterator[str]:
             yield "'cuda'"
 
 
-def test_only_the_module_of_the_device_names_cuda() -> None:
+def test_only_the_module_of_the_device_names_cuda():
     found = {module_path(path): set(device_names(path)) for path in list_sources()}
     assert {file for file, names in found.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
     assert found["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
@@ -81,7 +81,7 @@ def find_processor_dependent_functions(source: str) -> list[str]:
     return names
 
 
-def test_generators_avoid_processor_dependent_functions() -> None:
+def test_generators_avoid_processor_dependent_functions():
     files = [
         file
         for path in GUARDED_PATHS

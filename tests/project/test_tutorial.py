@@ -4,17 +4,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.conftest import RunCommand
 from tests.project.test_documents import examples
 
 PAGE = "docs/tutorial.md"
 
 
-def test_tutorial_runs_in_order(
-    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_tutorial_runs_in_order(robust201, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     model, *blocks = examples(PAGE, "python")

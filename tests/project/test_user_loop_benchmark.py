@@ -9,7 +9,6 @@ import pytest
 from benchmarks.comparison import AttackBudget, Loop, Machine, Subject, Sweep
 from benchmarks.generated import random_network, write_subject
 from robust201.images import load_images
-from tests.conftest import RunCommand
 
 SHORT_ATTACKS = AttackBudget((1.0, 8.0), (1.0, 8.0), pgd_steps=2, apgd_steps=2, queries=3)
 
@@ -22,13 +21,7 @@ def subject(tmp_path: Path) -> Subject:
     return write_subject("309", network, images, tmp_path, **size)
 
 
-def test_loop_and_reference_engine_give_equal_accuracies(
-    subject: Subject,
-    robust201: RunCommand,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_loop_and_reference_engine_give_equal_accuracies(subject, robust201, monkeypatch, capsys, tmp_path):
     """Accuracies of attacks without random numbers are compared exactly."""
     from robust201.attacks.reference import foolbox  # This import suppresses Foolbox's warning.
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from robust201 import Dataset
 from robust201.sweep.loading import load_config
-from tests.conftest import RunCommand, WriteSweep
+from tests.conftest import WriteSweep
 
 N_CLASSES, N_IMAGES = 300, 24
 MODELS = """
@@ -64,8 +64,8 @@ def dataset_section(photos: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
-    photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+    photos, write_custom_sweep, robust201, tmp_path
+):
     sweep = write_custom_sweep(dataset_section(photos), measurements=["accuracy", "predictions"])
     result = robust201("run", "--allow-code", sweep)
     assert result.code == 0, result.err
@@ -97,8 +97,8 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     [(None, ("accuracy",)), (["cm"], ("cm",)), (["accuracy", "confidence"], ("accuracy", "confidence"))],
 )
 def test_confusion_matrices_of_many_classes_are_measured_only_on_request(
-    photos: Path, write_custom_sweep: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
-) -> None:
+    photos, write_custom_sweep, measurements, expected
+):
     changes = {} if measurements is None else {"measurements": measurements}
     assert load_config(write_custom_sweep(dataset_section(photos), **changes)).measurements == expected
     config_with_256_classes = load_config(write_custom_sweep(dataset_section(photos, classes=256), **changes))
@@ -106,9 +106,7 @@ def test_confusion_matrices_of_many_classes_are_measured_only_on_request(
     assert config_with_256_classes.measurements == (default_measurements if measurements is None else expected)
 
 
-def test_sweep_on_grey_images_needs_network_with_one_channel(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_sweep_on_grey_images_needs_network_with_one_channel(write_custom_sweep, robust201, tmp_path):
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)

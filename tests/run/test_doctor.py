@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +9,10 @@ import torch
 from robust201.networks.device import has_avx512
 from robust201.networks.nb201.compiled import native
 from robust201.run.doctor import _examine_device, _examine_gpus, examine
-from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
+from tests.conftest import REPOSITORY
 
 
-def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> None:
+def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep):
     checks = {check.what: check for check in examine(make_sweep())}
     assert {"torch", "gpus", "device", "disk", "checkpoints", "digits"} <= set(checks)
     assert [check.what for check in checks.values() if not check.ok] == []
@@ -32,17 +31,13 @@ def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> 
         ),
     ],
 )
-def test_doctor_reports_missing_inputs_of_a_sweep(
-    make_sweep: MakeSweep, changes: dict[str, object], check_name: str, fix: str
-) -> None:
+def test_doctor_reports_missing_inputs_of_a_sweep(make_sweep, changes, check_name, fix):
     failures = [check for check in examine(make_sweep(**changes)) if not check.ok]
     assert [check.what for check in failures] == [check_name]
     assert fix in failures[0].fix
 
 
-def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
-    monkeypatch: pytest.MonkeyPatch, make_sweep: MakeSweep, robust201: RunCommand, write_sweep: WriteSweep
-) -> None:
+def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(monkeypatch, make_sweep, robust201, write_sweep):
     monkeypatch.setattr("robust201.networks.device.has_avx512", lambda: False)
     check = _examine_device(make_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"}))
     assert not check.ok
@@ -52,7 +47,7 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
 
 
 @pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
-def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch):
     monkeypatch.setattr(native, "unavailable_reason", lambda: None)
     assert next(check for check in examine(None) if check.what == "cpu kernels").detail.startswith("the native library")
     monkeypatch.setattr(native, "unavailable_reason", lambda: "it was not compiled")
@@ -62,9 +57,7 @@ def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])
-def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
-    robust201: RunCommand, tmp_path: Path, content: str | None
-) -> None:
+def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(robust201, tmp_path, content):
     sweep = tmp_path / "sweep.yaml"
     if content is not None:
         sweep.write_text(content)
@@ -76,7 +69,7 @@ def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
     assert ("UNSET_IN_THIS_TEST" if content else str(sweep)) in fix
 
 
-def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch, tmp_path):
     monkeypatch.setattr("robust201.run.doctor._DRIVER_GPUS", tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert _examine_gpus().ok  # a login node has the driver's folder, but no GPU
@@ -92,7 +85,7 @@ def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 
 
-def test_command_without_its_packages_gives_a_one_line_error() -> None:
+def test_command_without_its_packages_gives_a_one_line_error():
     result = run_without("numpy", "plan", "jobs/demo.yaml")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert "robust201 doctor shows what is missing" in result.stderr

@@ -17,7 +17,7 @@ from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
 from robust201.weights.store import CheckpointStore
-from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
+from tests.conftest import add_network
 from tests.support.runs import list_units, read_rows, run_sweep
 from tests.support.zoo_networks import SMALL_NETWORKS
 
@@ -55,7 +55,7 @@ def read_squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
 JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "jacobian": {"images": 12}}
 
 
-def test_sweep_with_measure_and_attacks_completes_and_resumes(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+def test_sweep_with_measure_and_attacks_completes_and_resumes(make_sweep, robust201):
     keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": "train", "projections": 2}}
     config = make_sweep(keys=keys, checkpoints=None, weights=RANDOM_WEIGHTS)
     assert run(config)[0] == 2 * 2 * (1 + 2 + 1)
@@ -71,7 +71,7 @@ def test_sweep_with_measure_and_attacks_completes_and_resumes(make_sweep: MakeSw
     assert robust201("status", config.results).code == 0
 
 
-def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) -> None:
+def test_measure_results_do_not_depend_on_sweep_images(make_sweep):
     config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
     run(config)
     key_by_id = {unit.id: unit.key for unit in list_units(config.results)}
@@ -81,7 +81,7 @@ def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) ->
 
 
 @pytest.mark.parametrize("projections", ["exact", 3])
-def test_engines_give_nearly_equal_measures(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
+def test_engines_give_nearly_equal_measures(make_sweep, tmp_path, projections):
     keys = {"jacobian": {"images": 20, "projections": projections}}
     norms_by_engine = []
     for engine, batch_size in (("fused", 7), ("reference", 20)):
@@ -112,9 +112,7 @@ def store_with_two_recipes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_sweep_evaluates_several_weights_per_network(
-    make_sweep: MakeSweep, store_with_two_recipes: Path, robust201: RunCommand
-) -> None:
+def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_recipes, robust201):
     def sweep(**selection: object) -> SweepConfig:
         return make_sweep(
             checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=JACOBIAN_KEYS
@@ -137,7 +135,7 @@ def test_sweep_evaluates_several_weights_per_network(
     assert robust201("status", config.results).code == 0
 
 
-def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, store_with_two_recipes: Path) -> None:
+def test_checkpoints_and_weights_sections_give_same_units(make_sweep, store_with_two_recipes):
     store = str(_remove_pgd7_recipe(store_with_two_recipes))
     run(make_sweep(checkpoints={"path": store, "epochs": 2, "seed": 1}, keys=CLEAN))
     weights_config = make_sweep(checkpoints=None, weights={"path": store, "epochs": [2], "seeds": [1]}, keys=CLEAN)
@@ -152,8 +150,8 @@ def _remove_pgd7_recipe(store: Path) -> Path:
 
 @pytest.mark.parametrize("selection", [{"recipe": ["pgd7", "trades"]}, {"epochs": [1, 3]}, {"seeds": [0, 9]}], ids=str)
 def test_run_rejects_missing_combination_of_weights(
-    write_sweep: WriteSweep, robust201: RunCommand, store_with_two_recipes: Path, tmp_path: Path, selection: Any
-) -> None:
+    write_sweep, robust201, store_with_two_recipes, tmp_path, selection
+):
     weights = {"path": str(store_with_two_recipes), "recipe": "pgd7"} | selection
     error_line = robust201("run", write_sweep(checkpoints=None, weights=weights, keys=CLEAN)).error_line(2)
     ((_, missing),) = selection.values()
@@ -161,7 +159,7 @@ def test_run_rejects_missing_combination_of_weights(
     assert not (tmp_path / "results").exists()
 
 
-def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_random_weights_depend_on_seed_only(make_sweep, tmp_path):
     norms_by_run = []
     for process_seed in (0, 1):
         torch.manual_seed(process_seed)  # the state of PyTorch's generator must have no effect
@@ -177,7 +175,7 @@ def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Pat
 # --- the zoo ----------------------------------------------------------------------------------------------------------
 
 
-def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
+def test_sweep_attacks_all_zoo_families(make_sweep):
     keys = {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 1}}
     fields = {"space": "zoo", "network": {}, "checkpoints": None, "weights": {"random": {}}, "images": {"count": 2}}
     config = make_sweep(**fields, architectures=SMALL_NETWORKS, keys=keys)
@@ -207,9 +205,7 @@ def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: 
     return file
 
 
-def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(
-    make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand
-) -> None:
+def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(make_sweep, tmp_path, robust201):
     folder = tmp_path / "mine"
     folder.mkdir()
     write_parquet(folder / "test.parquet", n_classes=7, size=16)
@@ -236,9 +232,7 @@ def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(
     assert run(make_sweep(**sweep_changes))[1].n_done == 0
 
 
-def test_plan_counts_images_of_npz_archives_and_run_evaluates_them(
-    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_plan_counts_images_of_npz_archives_and_run_evaluates_them(write_sweep, robust201, tmp_path):
     generator = np.random.default_rng(0)
     for split, count in (("test", 12), ("train", 20)):
         images = generator.integers(0, 256, (count, 3, 32, 32), np.uint8)

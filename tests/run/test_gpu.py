@@ -27,7 +27,6 @@ from robust201.networks.nb201.compiled import InferenceNetwork, compile_network
 from robust201.networks.nb201.compiled.kernels import Convolution
 from robust201.sweep.config import SweepConfig
 from robust201.tasks import TASKS
-from tests.conftest import MakeSweep
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
 from tests.support.runs import export_bytes, run_sweep
@@ -295,7 +294,7 @@ def run_and_export(config: SweepConfig, out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_repeated_sweeps_export_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+def test_repeated_sweeps_export_same_bytes(make_sweep, tmp_path, engine):
     exports = [
         run_and_export(
             make_sweep(engine=engine, results=str(tmp_path / f"run {i}"), execution={"device": "cuda"}),
@@ -307,7 +306,7 @@ def test_repeated_sweeps_export_same_bytes(make_sweep: MakeSweep, tmp_path: Path
     assert exports[0] == exports[1]
 
 
-def test_sweeps_with_and_without_graphs_export_same_bytes(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_sweeps_with_and_without_graphs_export_same_bytes(make_sweep, tmp_path):
     exports = [
         run_and_export(
             make_sweep(
@@ -322,7 +321,7 @@ def test_sweeps_with_and_without_graphs_export_same_bytes(make_sweep: MakeSweep,
     assert exports[0] == exports[1]
 
 
-def test_gpu_sweep_agrees_with_cpu(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_gpu_sweep_agrees_with_cpu(make_sweep, tmp_path):
     """A few predictions may differ, because random networks have small margins."""
     predictions = []
     for device_name in ("cpu", "cuda"):

@@ -62,9 +62,7 @@ def count_evaluations(results: Path) -> tuple[int, int]:
     return status.n_done, status.n_planned
 
 
-def test_filtered_run_opens_published_images_of_its_keys_only(
-    config: SweepConfig, requests: Requests, tmp_path: Path
-) -> None:
+def test_filtered_run_opens_published_images_of_its_keys_only(config, requests, tmp_path):
     assert run_sweep(config, filters=Filters(keys=("clean",))).is_complete
     assert requests == []
     assert count_evaluations(config.results) == (2, 8)
@@ -75,7 +73,7 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
     assert count_evaluations(config.results) == (6, 8)
 
 
-def test_unfiltered_run_requires_all_published_images(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
+def test_unfiltered_run_requires_all_published_images(config, requests, tmp_path):
     write_published_images(config, tmp_path, "fog")
     with pytest.raises(DatasetError, match=r"brightness\.npy"):
         run_sweep(config)
@@ -84,7 +82,7 @@ def test_unfiltered_run_requires_all_published_images(config: SweepConfig, reque
 
 
 @pytest.mark.usefixtures("requests")
-def test_share_refuses_images_that_the_plan_lacks(config: SweepConfig) -> None:
+def test_share_refuses_images_that_the_plan_lacks(config):
     with prepare_run(config, Filters(keys=("clean",)), lambda _line: None):
         pass
     before = read_tree(config.results)

@@ -1,20 +1,26 @@
-"""A run on a local Ray; `tests/faults` kills its processes."""
+"""Runs in processes of their own, on a local Ray and inline; `tests/faults` kills their processes."""
 
+import os
 import signal
 
 import pytest
 
+from tests.conftest import read_tree
 from tests.support.runs import read_state, run_inline
 from tests.support.trials import Trial, wait_for_parts
 
 
-@pytest.mark.ray
-def test_first_signal_drains(tmp_path):
-    trial = Trial(tmp_path)
+@pytest.mark.parametrize("executor", [pytest.param("ray", marks=pytest.mark.ray), "inline"])
+def test_first_signal_drains(tmp_path, executor):
+    """A terminal or batch system signals the whole group, in which Ray's processes must not be."""
+    trial = Trial(tmp_path, executor=executor)
     process = trial.start()
     wait_for_parts(trial, process)
-    process.send_signal(signal.SIGINT)
-    assert (trial.end(process), "Stopping" in trial.log.read_text()) == (3, True)
+    os.killpg(process.pid, signal.SIGINT)
+    assert trial.end(process) == 3
+    log = trial.log.read_text()
+    assert ("Stopped on request." in log, "Traceback" in log) == (True, False)
+    assert not [name for name in read_tree(trial.results) if name.endswith((".tmp", "lock.json"))]
     n_missing = read_state(trial.results).n_missing_parts
     tally = run_inline(trial.config)
     assert (tally.n_parts, tally.failures) == (n_missing, [])

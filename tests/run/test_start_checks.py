@@ -2,8 +2,6 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ from robust201.core.errors import ConfigError
 from robust201.networks.nb201.cell_space import NasBench201
 from robust201.run.environment import check_machine
 from robust201.sweep.config import ExecutionSection
-from tests.conftest import RunCommand, WriteSweep, read_tree
+from tests.conftest import read_tree
 
 CELLS = NasBench201(channels=4, cells=1)
 MODELS = """
@@ -35,7 +33,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize("execution", [{"workers": 3, "cpus_per_worker": 0.7}, {"cpus_per_worker": 4}, {"workers": 3}])
-def test_check_machine_rejects_more_workers_than_cores(execution: dict[str, Any]) -> None:
+def test_check_machine_rejects_more_workers_than_cores(execution):
     with pytest.raises(ConfigError, match="this machine has 2 in total"):
         check_machine(ExecutionSection(**execution), "fp32")
 
@@ -49,7 +47,7 @@ def shapes_of(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("architecture", [0, 21, 309, 1462, 13714, 15624])
 @pytest.mark.parametrize("space", [CELLS, NasBench201(channels=8, cells=3)], ids=["small", "larger"])
-def test_tensor_shapes_match_built_cell(space: NasBench201, architecture: int) -> None:
+def test_tensor_shapes_match_built_cell(space, architecture):
     with torch.device("meta"):
         network = space.build(architecture, n_classes=7)
     assert space.tensor_shapes(architecture, n_classes=7) == shapes_of(network)
@@ -58,9 +56,7 @@ def test_tensor_shapes_match_built_cell(space: NasBench201, architecture: int) -
 @pytest.mark.parametrize("command", ["run", "doctor", "plan"])
 @pytest.mark.parametrize("damage", ["another cell", "other classes", "truncated"])
 @pytest.mark.slow_combinations
-def test_wrong_weights_are_reported_before_anything_is_computed(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, command: str, damage: str
-) -> None:
+def test_wrong_weights_are_reported_before_anything_is_computed(robust201, write_sweep, tmp_path, command, damage):
     files = {}
     for architecture in (0, 21):
         is_damaged = architecture == 21
@@ -79,9 +75,7 @@ def test_wrong_weights_are_reported_before_anything_is_computed(
     assert not [*(tmp_path / "results").rglob("*.parquet")]
 
 
-def test_wrong_weights_of_user_network_are_reported_by_workers(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_wrong_weights_of_user_network_are_reported_by_workers(robust201, write_sweep, tmp_path):
     (tmp_path / "my_models.py").write_text(MODELS)
     save_file(
         {"1.weight": torch.zeros(8, 192), "1.bias": torch.zeros(8), "2.weight": torch.zeros(10, 8)},
@@ -104,9 +98,7 @@ def test_wrong_weights_of_user_network_are_reported_by_workers(
 
 
 @pytest.mark.parametrize("field", ["weights", "checkpoints"])
-def test_filtered_run_needs_only_the_weights_of_its_networks(
-    robust201: RunCommand, write_sweep: WriteSweep, tiny_weights: Path, tmp_path: Path, field: str
-) -> None:
+def test_filtered_run_needs_only_the_weights_of_its_networks(robust201, write_sweep, tiny_weights, tmp_path, field):
     sources = {"weights": None, "checkpoints": None} | {field: {"path": str(tiny_weights)}}
     sweep = write_sweep(architectures=[0, 9, 21], keys={"clean": {}}, **sources)
     assert "#9" in robust201("run", sweep).error_line(2)

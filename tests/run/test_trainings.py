@@ -21,7 +21,6 @@ from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.training_config import TrainingConfig
 from robust201.training import loop
 from robust201.weights.store import CheckpointStore
-from tests.conftest import RunCommand
 from tests.support.runs import run_trainings
 from tests.support.tiny_trainings import (
     RECIPE,
@@ -67,7 +66,7 @@ def flip_last_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_snapshots_are_stored_once(tmp_path: Path) -> None:
+def test_snapshots_are_stored_once(tmp_path):
     config = make_training_config(tmp_path)
     assert count_missing(config) == 3
     tally = run_trainings(config)
@@ -87,7 +86,7 @@ def test_snapshots_are_stored_once(tmp_path: Path) -> None:
     assert count_missing(config) == 0
 
 
-def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
+def test_damaged_weights_are_retrained_to_same_bytes(tmp_path):
     config = make_training_config(tmp_path)
     run_trainings(config)
     original_hashes = hash_weight_files(config.store)
@@ -100,7 +99,7 @@ def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     assert hash_weight_files(config.store) == original_hashes
 
 
-def test_additional_snapshots_do_not_change_existing_snapshots(tmp_path: Path) -> None:
+def test_additional_snapshots_do_not_change_existing_snapshots(tmp_path):
     run_trainings(make_training_config(tmp_path))
     original_hashes = hash_weight_files(tmp_path / "store")
     extended_recipe = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
@@ -110,9 +109,7 @@ def test_additional_snapshots_do_not_change_existing_snapshots(tmp_path: Path) -
     assert {name.split("-")[-2] for name in hashes.keys() - original_hashes.keys()} == {"e0", "i4"}
 
 
-def test_recipe_can_start_from_final_weights_of_another_recipe(
-    tmp_path: Path, uninterrupted_hashes: dict[str, str]
-) -> None:
+def test_recipe_can_start_from_final_weights_of_another_recipe(tmp_path, uninterrupted_hashes):
     config = make_config_with_both_recipes(tmp_path)
     tally = run_trainings(config)
     assert (tally.is_complete, tally.n_parts, tally.n_planned) == (True, 2, 3)
@@ -125,7 +122,7 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != records["tuned", 3].sha256
 
 
-def test_start_weights_must_exist_intact_and_final(tmp_path: Path) -> None:
+def test_start_weights_must_exist_intact_and_final(tmp_path):
     tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
     is_missing = r"tuned seed 0.*#309 bright plain seed 0"
     with pytest.raises(CheckpointError, match=is_missing):
@@ -150,7 +147,7 @@ def test_start_weights_must_exist_intact_and_final(tmp_path: Path) -> None:
     assert run_trainings(tuned_config).is_complete
 
 
-def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -> None:
+def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path):
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
     data_sections = {
         "mixed": {"mixture": {"robust": "more", "alpha": 0.5}},
@@ -167,7 +164,7 @@ def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -
     ]
 
 
-def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunCommand) -> None:
+def test_snapshots_can_be_evaluated_by_sweep(tmp_path, robust201):
     run_trainings(make_training_config(tmp_path))
     sweep = tmp_path / "sweep.yaml"
     fields = {
@@ -205,9 +202,7 @@ def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunComma
     ],
 )
 @pytest.mark.parametrize("is_reported", [True, False])
-def test_changed_training_under_the_same_name_is_rejected(
-    tmp_path: Path, changes: dict[str, Any], difference: str, is_reported: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_training_under_the_same_name_is_rejected(tmp_path, changes, difference, is_reported, monkeypatch):
     if not is_reported:  # the driver was killed before it had added the snapshots to the manifest
         monkeypatch.setattr(TrainingWork, "finish", lambda _work, _part, _outcome: ())
     run_trainings(make_training_config(tmp_path))
@@ -219,7 +214,7 @@ def test_changed_training_under_the_same_name_is_rejected(
     assert run_trainings(make_training_config(tmp_path)).n_parts == 0
 
 
-def test_diverging_run_fails_and_other_runs_complete(tmp_path: Path) -> None:
+def test_diverging_run_fails_and_other_runs_complete(tmp_path):
     recipes = {"tuned": TUNED_RECIPE | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
     config = make_training_config(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
     messages: list[str] = []
@@ -236,7 +231,7 @@ def test_diverging_run_fails_and_other_runs_complete(tmp_path: Path) -> None:
     assert [failure.part for failure in status.failures] == ["#309 bright wild seed 0"]
 
 
-def test_second_driver_is_rejected(tmp_path: Path) -> None:
+def test_second_driver_is_rejected(tmp_path):
     config = make_training_config(tmp_path)
     config.results.mkdir(parents=True)
     with hold_lock(config.results), pytest.raises(LockHeldError):
@@ -244,7 +239,7 @@ def test_second_driver_is_rejected(tmp_path: Path) -> None:
     assert run_trainings(config).is_complete
 
 
-def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunCommand) -> None:
+def test_train_rejects_bad_images_before_writing(tmp_path, robust201):
     training_yaml, path = write_training_yaml(tmp_path), tmp_path / "bright/train.npz"
     with np.load(path) as archive:
         arrays = dict(archive)
@@ -271,9 +266,7 @@ def signal_after(n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("n_steps", range(1, N_STEPS))
-def test_drained_run_resumes_to_same_bytes(
-    tmp_path: Path, uninterrupted_hashes: dict[str, str], n_steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drained_run_resumes_to_same_bytes(tmp_path, uninterrupted_hashes, n_steps, monkeypatch):
     config = make_config_with_both_recipes(tmp_path)
     signal_after(n_steps, monkeypatch)
     tally = run_trainings(config)
@@ -313,7 +306,7 @@ def run_and_die(config: TrainingConfig, n_calls: int) -> None:
     assert run_trainings(config).is_complete
 
 
-def test_run_killed_at_random_times_gives_same_bytes(tmp_path: Path, uninterrupted_hashes: dict[str, str]) -> None:
+def test_run_killed_at_random_times_gives_same_bytes(tmp_path, uninterrupted_hashes):
     generator = random.Random(1)
     config = make_config_with_both_recipes(tmp_path)
     exit_codes = []
@@ -327,7 +320,7 @@ def test_run_killed_at_random_times_gives_same_bytes(tmp_path: Path, uninterrupt
     assert hash_weight_files(config.store) == uninterrupted_hashes
 
 
-def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path, monkeypatch):
     config = make_training_config(tmp_path)
     with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
         (part,) = work.parts
@@ -344,7 +337,7 @@ def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path: Path, monkey
     assert sorted(records_by_recipe_and_step(config)) == [("plain", step) for step in STEPS]
 
 
-def test_missing_test_images_are_reported(tmp_path: Path) -> None:
+def test_missing_test_images_are_reported(tmp_path):
     config, lines = make_config_with_both_recipes(tmp_path), list[str]()
     (tmp_path / "bright/test.npz").unlink()
     assert run_trainings(config, say=lines.append).is_complete
@@ -364,7 +357,7 @@ def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[.
 # --- commands --------------------------------------------------------------------------------------------------
 
 
-def test_commands_speak_of_epochs_and_report_failures(tmp_path: Path, robust201: RunCommand) -> None:
+def test_commands_speak_of_epochs_and_report_failures(tmp_path, robust201):
     path = write_training_yaml(tmp_path, recipes={"plain": RECIPE, "wild": RECIPE | {"learning_rate": 1e30}})
     assert "no training runs yet" in robust201("status", path).error_line(2)
     result = robust201("run", path)
@@ -379,9 +372,7 @@ def test_commands_speak_of_epochs_and_report_failures(tmp_path: Path, robust201:
     assert "mutually exclusive" in robust201("status", path, "--watch", "--json").error_line(2)
 
 
-def test_snapshots_added_between_plan_and_lock_are_not_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshots_added_between_plan_and_lock_are_not_trained_again(tmp_path, monkeypatch):
     config = make_training_config(tmp_path)
     with monkeypatch.context() as patch:
 

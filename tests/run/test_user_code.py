@@ -122,7 +122,7 @@ def check_example(robust201: RunCommand, results: Path) -> None:
     assert robust201("verify", results).code == 0
 
 
-def test_documented_example_runs(example_folder: Path, robust201: RunCommand) -> None:
+def test_documented_example_runs(example_folder, robust201):
     result = robust201("run", "--allow-code", "sweep.yaml")
     assert result.code == 0, result.err
     messages = [line for line in result.err.splitlines() if line.startswith("Will execute ")]
@@ -173,9 +173,7 @@ FAILURES = {
 }
 
 
-def test_networks_with_faults_fail_instead_of_giving_numbers(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_networks_with_faults_fail_instead_of_giving_numbers(write_custom_sweep, robust201, tmp_path):
     """The channels of the digits are equal, so the gradient of their standard deviation is NaN."""
     sweep = write_custom_sweep(
         {"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
@@ -196,9 +194,7 @@ def test_networks_with_faults_fail_instead_of_giving_numbers(
     assert networks == {"clean": {frozenset({"sound", "gradients"})}, "fgsm": {frozenset({"sound"})}}
 
 
-def test_unstable_network_blocks_its_parts_and_its_export(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_unstable_network_blocks_its_parts_and_its_export(write_custom_sweep, robust201, tmp_path):
     switch = tmp_path / "unstable"
     models = MODELS.replace(
         "        return self.head(",
@@ -232,9 +228,7 @@ def test_unstable_network_blocks_its_parts_and_its_export(
     assert robust201("verify", tmp_path / "results").code == 0
 
 
-def test_network_that_ends_in_softmax_is_reported_and_logged(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_network_that_ends_in_softmax_is_reported_and_logged(write_custom_sweep, robust201, tmp_path):
     models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
     result = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models))
     assert result.code == 0, result.err
@@ -247,9 +241,7 @@ def test_network_that_ends_in_softmax_is_reported_and_logged(
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_edited_user_file_creates_new_units(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_edited_user_file_creates_new_units(write_custom_sweep, robust201, tmp_path):
     keys = {"clean": {}} | attack_keys(tmp_path) | measure_keys(tmp_path, name="measure.py")
     assert robust201("run", "--allow-code", write_custom_sweep(keys)).code == 0
     (tmp_path / "mine.py").write_text(ATTACK + "\n")
@@ -262,7 +254,7 @@ def test_edited_user_file_creates_new_units(
     assert len(list((tmp_path / "results/code").glob("*.py"))) == 5
 
 
-def test_workers_execute_verified_copies(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_workers_execute_verified_copies(write_custom_sweep, robust201, tmp_path):
     """Files with CRLF line endings are copied unchanged. Modified copies are replaced and not executed."""
     sweep = write_custom_sweep(attack_keys(tmp_path, ATTACK.replace("\n", "\r\n")))
     (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
@@ -308,9 +300,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_commands_require_consent_to_code(
-    spy_sweep: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+def test_commands_require_consent_to_code(spy_sweep, robust201, tmp_path, arguments):
     if "--share" in arguments:
         assert robust201("plan", "--save", spy_sweep).code == 0
     error_line = robust201(*arguments, spy_sweep).error_line(2)
@@ -323,7 +313,7 @@ def test_commands_require_consent_to_code(
         assert not (tmp_path / "spy" / "executed").exists()
 
 
-def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path) -> None:
+def test_training_requires_consent_to_code(robust201, tmp_path):
     code = write_spy(tmp_path / "spy")
     training_yaml = write_training_yaml(tmp_path, space={"file": str(code)}, architectures=["narrow"], network={})
     for arguments in (("run",), ("submit", "slurm", "--print")):
@@ -334,9 +324,7 @@ def test_training_requires_consent_to_code(robust201: RunCommand, tmp_path: Path
     assert result.code == 0, result.err
 
 
-def test_share_executes_the_prepared_copy(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_share_executes_the_prepared_copy(write_custom_sweep, robust201, tmp_path):
     sweep = write_custom_sweep({"clean": {}})
     assert robust201("plan", "--save", sweep).code == 0
     file = tmp_path / "my_models.py"
@@ -348,9 +336,7 @@ def test_share_executes_the_prepared_copy(
     assert (result.code, "has changed" in result.err) == (0, False), result.err
 
 
-def test_read_only_commands_execute_no_code(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_read_only_commands_execute_no_code(write_custom_sweep, robust201, tmp_path):
     marker = tmp_path / "executed"
     spy = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
     sweep = write_custom_sweep(
@@ -387,9 +373,7 @@ def test_read_only_commands_execute_no_code(
         (MODELS.replace("(architecture, n_classes):", "(architecture):"), "2 arguments"),
     ],
 )
-def test_user_files_that_cannot_be_loaded_are_rejected(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
-) -> None:
+def test_user_files_that_cannot_be_loaded_are_rejected(write_custom_sweep, robust201, tmp_path, models, expected):
     """The error has the path of the user's file, and nothing is written."""
     error_line = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models)).error_line(2)
     assert expected in error_line
@@ -422,9 +406,7 @@ MEASURE_HEAD = "def measure(model, images, labels): "
         ),
     ],
 )
-def test_parts_of_wrong_user_code_fail(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, kind: str, code: str, expected: str
-) -> None:
+def test_parts_of_wrong_user_code_fail(write_custom_sweep, robust201, tmp_path, kind, code, expected):
     keys = {
         "network": lambda: {"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
         "attack": lambda: attack_keys(tmp_path, code),
@@ -449,9 +431,7 @@ MODIFICATIONS = {
 }
 
 
-def test_attack_that_modifies_network_fails_and_has_no_effect(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_attack_that_modifies_network_fails_and_has_no_effect(write_custom_sweep, robust201, tmp_path):
     """If the change had an effect, later keys would measure the modified network."""
     measure = measure_keys(tmp_path, name="measure.py")
     assert robust201("run", "--allow-code", write_custom_sweep(measure), "--out", tmp_path / "alone").code == 0
@@ -481,13 +461,8 @@ def test_attack_that_modifies_network_fails_and_has_no_effect(
     ],
 )
 def test_invalid_custom_keys_and_spaces_are_rejected(
-    write_custom_sweep: WriteSweep,
-    robust201: RunCommand,
-    tmp_path: Path,
-    fields: dict[str, Any],
-    changes: dict[str, Any],
-    expected: str,
-) -> None:
+    write_custom_sweep, robust201, tmp_path, fields, changes, expected
+):
     keys = {"mine": write_key(tmp_path, ATTACK, **fields)} if fields else {"clean": {}}
     assert expected in robust201("run", "--allow-code", write_custom_sweep(keys, **changes)).error_line(2)
     assert not (tmp_path / "results").exists()

@@ -4,7 +4,6 @@ import io
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,7 +14,6 @@ from robust201.core.errors import InputError
 from robust201.run.processes import RunningPart
 from robust201.run.status import Failure, KeyProgress, Status
 from robust201.sweep.costs import KeyCost
-from tests.conftest import RunCommand, WriteSweep
 
 RUNNING = Status(
     name="tiny",
@@ -35,7 +33,7 @@ STOPPED = replace(RUNNING, in_progress=(), n_runs=0, n_shares=0, seconds_left=No
 FINISHED = replace(STOPPED, n_planned=1009, costs=(), failures=())
 
 
-def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
+def test_display_without_a_terminal_writes_one_line_per_reading():
     output = io.StringIO()
     display = Display(describe_sweep, Console(file=output, width=400), clock=lambda: 0.0)
     with display.showing():
@@ -49,7 +47,7 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     assert "not running" in second_line
 
 
-def test_display_on_a_terminal_leaves_a_table() -> None:
+def test_display_on_a_terminal_leaves_a_table():
     terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
     display = Display(describe_sweep, terminal)
     with display.showing():
@@ -64,9 +62,7 @@ def test_display_on_a_terminal_leaves_a_table() -> None:
     assert not display.is_complete
 
 
-def test_watch_ends_on_ctrl_c_inactivity_and_completion(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_ends_on_ctrl_c_inactivity_and_completion(robust201, write_sweep, tmp_path, monkeypatch):
     results, sweep = tmp_path / "results", write_sweep(keys={"clean": {}})
     assert robust201("run", sweep, "--architectures", "0").code == 0
 
@@ -84,7 +80,7 @@ def test_watch_ends_on_ctrl_c_inactivity_and_completion(
     assert "mutually exclusive" in robust201("status", results, "--watch", "--json").error_line(2)
 
 
-def test_active_run_restarts_the_waiting_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_active_run_restarts_the_waiting_time(monkeypatch):
     now, shown = [100.0], list[float]()
     readings = iter([STOPPED] * 5 + [RUNNING] + [STOPPED] * 200)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -95,7 +91,7 @@ def test_active_run_restarts_the_waiting_time(monkeypatch: pytest.MonkeyPatch) -
     assert (shown[4:7], shown[-1]) == ([40.0, 0.0, 10.0], monitoring._PATIENCE_SECONDS)
 
 
-def test_watch_survives_three_failed_readings_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_survives_three_failed_readings_after_the_first(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     display = Display(describe_sweep, Console(file=io.StringIO()))
     missing, unreadable = InputError("no results"), OSError("stale file handle")
@@ -118,13 +114,11 @@ def test_watch_survives_three_failed_readings_after_the_first(monkeypatch: pytes
         watch(RUNNING, *[missing] * 4, FINISHED)
 
 
-def test_log_of_a_folder_without_results_is_an_error(robust201: RunCommand, tmp_path: Path) -> None:
+def test_log_of_a_folder_without_results_is_an_error(robust201, tmp_path):
     assert str(tmp_path) in robust201("status", tmp_path, "--log", "21/digits/clean", "--watch").error_line(2)
 
 
-def test_log_shows_the_events_of_one_network_and_key(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_log_shows_the_events_of_one_network_and_key(robust201, write_sweep, tmp_path):
     sweep = write_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["8/255"]}})
     assert robust201("run", sweep).code == 0
     events = [

@@ -12,7 +12,7 @@ from robust201.networks.nb201.compiled import InferenceNetwork
 from robust201.networks.nb201.compiled import compiled_network as network
 from robust201.run import networks
 from robust201.store.events import read_all_events
-from tests.conftest import THREE_KEYS, TINY_KEYS, MakeSweep
+from tests.conftest import THREE_KEYS, TINY_KEYS
 from tests.support.runs import export_bytes, run_sweep
 
 N_IMAGES = 10
@@ -84,7 +84,7 @@ def raise_while_ending_capture(error: Exception) -> None:
         torch.AcceleratorError("CUDA error: out of memory"),
     ],
 )
-def test_is_out_of_memory_recognises_errors_of_all_libraries(error: Exception) -> None:
+def test_is_out_of_memory_recognises_errors_of_all_libraries(error):
     assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="not ended") as chained_error:
@@ -99,16 +99,14 @@ def test_is_out_of_memory_recognises_errors_of_all_libraries(error: Exception) -
         ("fused", 8, [N_SAMPLES, N_SAMPLES // 2, 8]),  # the minimum batch size of an inference network is eight
     ],
 )
-def test_micro_batch_is_halved(make_sweep: MakeSweep, limit_memory, engine, limit, sizes) -> None:
+def test_micro_batch_is_halved(make_sweep, limit_memory, engine, limit, sizes):
     recorded = limit_memory(limit)
     assert run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250)).is_complete
     assert running_minima(recorded) == sizes
 
 
 @pytest.mark.parametrize("key", ["pgd", "brightness"])
-def test_padded_batch_is_halved_if_device_memory_runs_out(
-    make_sweep: MakeSweep, limit_memory, set_device_memory, key
-) -> None:
+def test_padded_batch_is_halved_if_device_memory_runs_out(make_sweep, limit_memory, set_device_memory, key):
     set_device_memory(1)
     sizes = limit_memory(10)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
@@ -118,9 +116,7 @@ def test_padded_batch_is_halved_if_device_memory_runs_out(
 
 
 @pytest.mark.parametrize(("engine", "n_attempts"), [("reference", 4), ("fused", 3)])
-def test_out_of_memory_with_smallest_batch_is_reported(
-    make_sweep: MakeSweep, limit_memory, tmp_path, engine, n_attempts
-) -> None:
+def test_out_of_memory_with_smallest_batch_is_reported(make_sweep, limit_memory, tmp_path, engine, n_attempts):
     limit_memory(0)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250))
     # The attempts have 10, 5, 2 and 1 images with the reference engine, and 20, 10 and 8 samples with the fused engine.
@@ -130,9 +126,7 @@ def test_out_of_memory_with_smallest_batch_is_reported(
     assert events.count("micro_batch_halved") == n_attempts - 1
 
 
-def test_results_do_not_depend_on_device_memory_or_micro_batch(
-    make_sweep: MakeSweep, set_device_memory, tmp_path
-) -> None:
+def test_results_do_not_depend_on_device_memory_or_micro_batch(make_sweep, set_device_memory, tmp_path):
     exports = []
     for name, gigabytes, execution in (("cpu", None, {}), ("gpu", 24, {}), ("micro-batch", 24, {"micro_batch": 12})):
         if gigabytes is not None:
@@ -145,9 +139,7 @@ def test_results_do_not_depend_on_device_memory_or_micro_batch(
 
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
-def test_device_memory_is_divided_among_workers(
-    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
-) -> None:
+def test_device_memory_is_divided_among_workers(make_sweep, set_device_memory, monkeypatch, gpus_per_worker, share):
     set_device_memory(8)
     recorded_shares = []
 

@@ -1,13 +1,11 @@
 """`robust201 search` on the planted dataset and on small results."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from robust201.networks.nb201.cells import isomorphs
-from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 
 FEW_QUERIES = ("--methods", "local,random", "--runs", 3, "--queries", 40)
@@ -18,7 +16,7 @@ def use_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0})
 
 
-def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_folder: Path, tmp_path: Path) -> None:
+def test_search_writes_table_and_csv(robust201, planted_optimum_folder, tmp_path):
     out = tmp_path / "table.csv"
     result = robust201(
         "search",
@@ -43,7 +41,7 @@ def test_search_writes_table_and_csv(robust201: RunCommand, planted_optimum_fold
     assert (frame["mean"] <= frame["optimum"] + 1e-12).all()
 
 
-def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_folder: Path) -> None:
+def test_search_json_is_reproducible(robust201, planted_optimum_folder):
     arguments = (
         "search",
         planted_optimum_folder,
@@ -70,16 +68,14 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_fold
         (("--data", "cifar10", "--objective", "0.5*clean"), "no such name; expected a score, a key"),
     ],
 )
-def test_search_rejects_invalid_options(
-    robust201: RunCommand, planted_optimum_folder: Path, arguments: tuple[str, ...], message: str
-) -> None:
+def test_search_rejects_invalid_options(robust201, planted_optimum_folder, arguments, message):
     result = robust201("search", planted_optimum_folder, *arguments)
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert len(result.err.splitlines()) == 1
 
 
-def test_search_reads_parquet_export(robust201: RunCommand, tmp_path: Path) -> None:
+def test_search_reads_parquet_export(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([*set(isomorphs()[:40])]), formats=("parquet",))
     result = robust201("search", tmp_path / "dataset", "--objective", "fog", *FEW_QUERIES)
     assert result.code == 0

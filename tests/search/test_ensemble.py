@@ -22,7 +22,7 @@ def make_batch(seed: int, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     return inputs, rng.random((n, count)).astype(np.float32)
 
 
-def test_gradients_match_finite_differences_in_float64() -> None:
+def test_gradients_match_finite_differences_in_float64():
     networks = ensemble._Networks([np.random.default_rng(0)], 1, 3)
     inputs, expected = make_batch(1, 1, 8)
     layers = [layer[0].astype(np.float64) for layer in networks.weights]
@@ -47,7 +47,7 @@ def test_gradients_match_finite_differences_in_float64() -> None:
             assert gradients[0].flat[index] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-3, abs=1e-6)
 
 
-def test_steps_match_adam() -> None:
+def test_steps_match_adam():
     """The update is that of Kingma and Ba, ICLR 2015; one batch has a different size."""
     networks = ensemble._Networks([np.random.default_rng(0), np.random.default_rng(1)], 1, 3)
     first_moment = second_moment = np.zeros(len(networks.parameters))
@@ -61,7 +61,7 @@ def test_steps_match_adam() -> None:
         np.testing.assert_allclose(networks.parameters, expected, atol=1e-6)
 
 
-def test_predictions_do_not_depend_on_other_problems_in_the_stack() -> None:
+def test_predictions_do_not_depend_on_other_problems_in_the_stack():
     problems = [make_problem(seed, 40) for seed in range(3)]
     points = [make_problem(9 + seed, 20 + seed)[0] for seed in range(3)]
 
@@ -80,7 +80,7 @@ def test_predictions_do_not_depend_on_other_problems_in_the_stack() -> None:
         np.testing.assert_array_equal(fit([index])[0], predictions_together[index])
 
 
-def test_fit_and_predict_learns_linear_targets() -> None:
+def test_fit_and_predict_learns_linear_targets():
     features, targets = make_problem(0, 150)
     points, expected = make_problem(1, 100)
     (predicted,) = fit_and_predict([features], [targets], [points], [np.random.default_rng(0)], size=2, epochs=60)

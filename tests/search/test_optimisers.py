@@ -12,7 +12,6 @@ import pytest
 from scipy.stats import binom
 
 from robust201.networks.nb201.cells import OPERATIONS, format_spec, neighbours, parse, resolve, specs
-from robust201.networks.spaces import CellSpace
 from robust201.search import bananas
 from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
@@ -45,13 +44,13 @@ def run_traces(
     )
 
 
-def test_method_spends_its_budget(method: str, planted_clean_benchmark: Benchmark) -> None:
+def test_method_spends_its_budget(method, planted_clean_benchmark):
     for queried in run_traces(method, planted_clean_benchmark):
         assert len(queried) == query_budget(method)
         assert {*queried} <= {*planted_clean_benchmark.cells.members.tolist()}
 
 
-def test_runs_depend_only_on_seed_and_run_number(method: str, planted_clean_benchmark: Benchmark) -> None:
+def test_runs_depend_only_on_seed_and_run_number(method, planted_clean_benchmark):
     first, second = run_traces(method, planted_clean_benchmark)
     assert first != second
     # A run alone equals the same run together with another.
@@ -59,7 +58,7 @@ def test_runs_depend_only_on_seed_and_run_number(method: str, planted_clean_benc
     assert run_traces(method, planted_clean_benchmark, (0,), seed=1) != [first]
 
 
-def test_method_queries_only_members(method: str, space: CellSpace) -> None:
+def test_method_queries_only_members(method, space):
     is_evaluated = np.zeros(15_625, dtype=bool)
     is_evaluated[::40] = True
     cells = SearchCells(space, is_evaluated)
@@ -69,9 +68,7 @@ def test_method_queries_only_members(method: str, space: CellSpace) -> None:
     assert is_evaluated[np.array(space.isomorphs())[queried]].all()
 
 
-def test_results_do_not_depend_on_number_of_processes(
-    planted_clean_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_do_not_depend_on_number_of_processes(planted_clean_benchmark, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     single_process, two_processes = (
         run_methods([planted_clean_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)
@@ -80,7 +77,7 @@ def test_results_do_not_depend_on_number_of_processes(
     np.testing.assert_array_equal(single_process, two_processes)
 
 
-def test_random_search_samples_without_replacement(space: CellSpace) -> None:
+def test_random_search_samples_without_replacement(space):
     """Sampling q of n cells without replacement includes the best one with probability q / n."""
     is_evaluated = np.zeros(15_625, dtype=bool)
     is_evaluated[::26] = True
@@ -97,7 +94,7 @@ def test_random_search_samples_without_replacement(space: CellSpace) -> None:
 
 
 @pytest.mark.parametrize("method_name", ["local", "evolution"])
-def test_method_beats_random_search(method_name: str, planted_clean_benchmark: Benchmark) -> None:
+def test_method_beats_random_search(method_name, planted_clean_benchmark):
     (runs_by_method,) = run_methods(
         [planted_clean_benchmark], [method_name, "random"], n_queries=200, n_runs=15, processes=1
     )
@@ -108,7 +105,7 @@ def test_method_beats_random_search(method_name: str, planted_clean_benchmark: B
     assert (best_accuracies[0] == accuracies.max()).mean() > 0.5
 
 
-def test_bananas_beats_random_search_early(planted_clean_benchmark: Benchmark) -> None:
+def test_bananas_beats_random_search_early(planted_clean_benchmark):
     runs_by_method = [
         run_methods([planted_clean_benchmark], [name], n_queries=50, n_runs=n_runs, processes=1)[0, 0]
         for name, n_runs in (("bananas", 2), ("random", 100))
@@ -119,7 +116,7 @@ def test_bananas_beats_random_search_early(planted_clean_benchmark: Benchmark) -
     assert bananas_values.min() > np.quantile(random_values, 0.9)
 
 
-def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted_clean_benchmark: Benchmark) -> None:
+def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted_clean_benchmark):
     (queried,) = run_traces("local", planted_clean_benchmark, (0,), n_queries=300)
     assert len({*queried}) == len(queried)
     values = planted_clean_benchmark.values
@@ -127,13 +124,13 @@ def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted
     assert queried[10] in planted_clean_benchmark.cells.neighbours(start)
 
 
-def test_the_first_of_equally_good_cells_is_the_best(cells: SearchCells) -> None:
+def test_the_first_of_equally_good_cells_is_the_best(cells):
     values = np.zeros(15_625)
     values[[7, 9]] = 1.0
     assert Benchmark(cells, values).best(np.array([[3, 5, 7, 9], [9, 7, 5, 3]])).tolist() == [7, 9]
 
 
-def test_neighbours_match_the_space(cells: SearchCells) -> None:
+def test_neighbours_match_the_space(cells):
     for cell in (0, 1462, 9930):
         assert cells.neighbours(cell) == tuple(resolve(other) for _, _, other in neighbours(specs()[cell]))
 
@@ -142,7 +139,7 @@ def operation_numbers(cell: int) -> list[int]:
     return [OPERATIONS.index(operation) for operation in parse(specs()[cell])]
 
 
-def test_mutate_changes_each_edge_with_the_passed_probability(cells: SearchCells) -> None:
+def test_mutate_changes_each_edge_with_the_passed_probability(cells):
     rng = np.random.default_rng(0)
     operations = np.array(operation_numbers(0))
     assert mutation_probability(6) == 0.25
@@ -154,7 +151,7 @@ def test_mutate_changes_each_edge_with_the_passed_probability(cells: SearchCells
     assert np.delete(operation_counts, operations[0]).min() > 85  # expected: 125 each
 
 
-def test_path_encodings_mark_the_paths_of_a_cell(cells: SearchCells) -> None:
+def test_path_encodings_mark_the_paths_of_a_cell(cells):
     two_edge_encodings, three_edge_encodings = cells.path_encodings(2), cells.path_encodings(3)
     assert two_edge_encodings.shape == (15_625, 30)  # as in naszilla
     assert three_edge_encodings.shape == (15_625, 155)

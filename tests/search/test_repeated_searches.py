@@ -25,7 +25,7 @@ def search(reader: Dataset, objective: str = "clean", **options: object) -> Repe
     return search_result
 
 
-def test_local_search_finds_the_planted_cell(reader: Dataset) -> None:
+def test_local_search_finds_the_planted_cell(reader):
     search_result = search(reader)
     (result,) = search_result.results
     assert reader.get_uid(int(result.selected[0])) == str(best_cell())
@@ -37,7 +37,7 @@ def test_local_search_finds_the_planted_cell(reader: Dataset) -> None:
     assert result.reported["pgd:1/255"].mean == pytest.approx(planted_accuracy("pgd", 1)[best_cell()], abs=1e-6)
 
 
-def test_reported_means_are_over_runs(reader: Dataset) -> None:
+def test_reported_means_are_over_runs(reader):
     search_result = search(reader, methods=["random"], n_queries=20, n_runs=8)
     (result,) = search_result.results
     accuracies = planted_accuracy("clean", 0)[result.selected]
@@ -48,7 +48,7 @@ def test_reported_means_are_over_runs(reader: Dataset) -> None:
     assert search_result.to_payload()["methods"][0]["found"] == result.selected.tolist()
 
 
-def test_search_of_a_key_uses_its_mean_over_strengths(reader: Dataset) -> None:
+def test_search_of_a_key_uses_its_mean_over_strengths(reader):
     search_result = search(reader, "pgd", n_queries=12, n_runs=1)
     means = np.mean([planted_accuracy("pgd", strength) for strength in (0.5, 1, 4)], axis=0)
     assert search_result.optimum["pgd"] == pytest.approx(means.max(), abs=1e-5)
@@ -57,7 +57,7 @@ def test_search_of_a_key_uses_its_mean_over_strengths(reader: Dataset) -> None:
     )
 
 
-def test_search_rejects_more_queries_than_architectures(tmp_path: Path) -> None:
+def test_search_rejects_more_queries_than_architectures(tmp_path):
     reader = Dataset(write_planted(tmp_path / "few", cells=range(3)))
     with pytest.raises(
         ConfigError,

@@ -13,7 +13,7 @@ from robust201.statistics.intervals import (
 )
 
 
-def test_accuracy_intervals_are_exact_if_few_images_are_correct_or_misclassified() -> None:
+def test_accuracy_intervals_are_exact_if_few_images_are_correct_or_misclassified():
     n = 60
     correct = np.arange(n + 1)
     low, high = accuracy_intervals(correct / n, n)
@@ -23,13 +23,13 @@ def test_accuracy_intervals_are_exact_if_few_images_are_correct_or_misclassified
         assert (low[k], high[k]) == pytest.approx(tuple(expected), abs=1e-9)
 
 
-def test_accuracy_intervals_of_missing_values_are_nan() -> None:
+def test_accuracy_intervals_of_missing_values_are_nan():
     low, high = accuracy_intervals([np.nan, 0.5, 0.5], [100, np.nan, 100])
     assert np.isnan([low[0], high[0], low[1], high[1]]).all()
     assert (low[2], high[2]) == pytest.approx(tuple(binomtest(50, 100).proportion_ci(method="wilson")))
 
 
-def test_mean_intervals_match_students_t_distribution() -> None:
+def test_mean_intervals_match_students_t_distribution():
     samples = np.random.default_rng(0).normal(size=(7, 3))
     means, low, high = mean_intervals(samples)
     expected = stats.t.interval(0.95, 6, loc=samples.mean(axis=0), scale=stats.sem(samples, axis=0))
@@ -50,5 +50,5 @@ def test_mean_intervals_match_students_t_distribution() -> None:
         (0, 19, 2, True),
     ],
 )
-def test_is_at_chance(n_correct: int, n_images: int, n_classes: int, expected: bool) -> None:
+def test_is_at_chance(n_correct, n_images, n_classes, expected):
     assert is_at_chance(n_correct / n_images, n_images, n_classes) is expected

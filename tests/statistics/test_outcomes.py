@@ -18,7 +18,7 @@ def make_outcomes(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @given(st.integers(1, 70), st.integers(0, 2**31))
-def test_pack_outcomes_is_lossless(n_images: int, seed: int) -> None:
+def test_pack_outcomes_is_lossless(n_images, seed):
     correct = make_outcomes(3, n_images, seed=seed)
     packed = pack_outcomes(correct)
     assert packed.shape == (3, -(-n_images // 8))
@@ -27,13 +27,13 @@ def test_pack_outcomes_is_lossless(n_images: int, seed: int) -> None:
     assert packed[0, 0] >> 7 == correct[0, 0]  # the first image is the most significant bit
 
 
-def test_worst_case_is_correct_only_if_all_tasks_are_correct() -> None:
+def test_worst_case_is_correct_only_if_all_tasks_are_correct():
     correct = make_outcomes(4, 5, 83)
     combined = worst_case([pack_outcomes(task) for task in correct])
     np.testing.assert_array_equal(unpack_outcomes(combined, 83), correct.all(axis=0))
 
 
-def test_attack_success_rate_is_a_ratio_of_counts() -> None:
+def test_attack_success_rate_is_a_ratio_of_counts():
     clean, attacked = make_outcomes(6, 101), make_outcomes(6, 101, seed=1)
     clean[5] = False
     rates = attack_success_rates(pack_outcomes(clean), pack_outcomes(attacked))

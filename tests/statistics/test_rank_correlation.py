@@ -18,7 +18,7 @@ def tied_columns(n: int, seed: int = 0) -> NDArray[np.float64]:
     return np.stack(columns, axis=1)
 
 
-def test_correlate_ranks_matches_scipy_with_ties() -> None:
+def test_correlate_ranks_matches_scipy_with_ties():
     columns = tied_columns(60)
     result = correlate_ranks(columns)
     for i in range(4):
@@ -28,7 +28,7 @@ def test_correlate_ranks_matches_scipy_with_ties() -> None:
             assert result.spearman.values[i, j] == pytest.approx(spearmanr(first, second).statistic, abs=1e-6)
 
 
-def test_correlate_ranks_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correlate_ranks_does_not_depend_on_blocks(monkeypatch):
     in_one_block = correlate_ranks(tied_columns(50))
     # Blocks of seven rows: for each row, float32 signs of 50 rows in 4 columns.
     monkeypatch.setattr("robust201.statistics.rank_correlation._BLOCK_BYTES", 4 * 50 * 4 * 7)
@@ -39,7 +39,7 @@ def test_correlate_ranks_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("coefficient", ["kendall", "spearman"])
-def test_intervals_match_a_bootstrap_over_rows(coefficient: str) -> None:
+def test_intervals_match_a_bootstrap_over_rows(coefficient):
     columns, rng = tied_columns(120, seed=3), np.random.default_rng(0)
     result: Coefficients = getattr(correlate_ranks(columns), coefficient)
     samples = [getattr(correlate_ranks(columns[rng.integers(0, 120, 120)]), coefficient) for _ in range(150)]
@@ -63,14 +63,14 @@ def test_intervals_match_a_bootstrap_over_rows(coefficient: str) -> None:
     )
 
 
-def test_partial_tau_matches_kendalls_formula() -> None:
+def test_partial_tau_matches_kendalls_formula():
     result = correlate_ranks(tied_columns(80)).kendall
     xy, xz, yz = result.values[0, 1], result.values[0, 2], result.values[1, 2]
     expected = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
     assert result.partial_correlation(0, 1, [2]).value == pytest.approx(expected)
 
 
-def test_correlation_with_a_constant_column_is_nan() -> None:
+def test_correlation_with_a_constant_column_is_nan():
     columns = np.column_stack([np.arange(5.0), np.ones(5), [2.0, 1, 4, 3, 5]])
     result = correlate_ranks(columns).kendall
     assert np.isnan(result.interval(0, 1)).all()
@@ -81,12 +81,12 @@ def test_correlation_with_a_constant_column_is_nan() -> None:
 
 
 @pytest.mark.parametrize("columns", [np.ones((2, 2)), np.array([[1.0, np.nan]] * 4), np.ones(4)])
-def test_correlate_ranks_rejects_invalid_columns(columns: NDArray[np.float64]) -> None:
+def test_correlate_ranks_rejects_invalid_columns(columns):
     with pytest.raises(ValueError, match="without NaN in 3 rows or more"):
         correlate_ranks(columns)
 
 
-def test_kendall_taus_match_scipy_with_ties_and_missing_values() -> None:
+def test_kendall_taus_match_scipy_with_ties_and_missing_values():
     columns = tied_columns(40)
     columns[:5, 1] = np.nan
     taus = kendall_taus(columns)

@@ -18,7 +18,7 @@ from robust201.statistics.robustness import (
 PAPER_STRENGTHS = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-def test_robustness_r_uses_the_papers_trapezoid_weights() -> None:
+def test_robustness_r_uses_the_papers_trapezoid_weights():
     weights = trapezoid_weights(PAPER_STRENGTHS) / 0.3
     expected = [0.020833, 0.041667, 0.0625, 0.125, *[0.166667] * 4, 0.083333]
     np.testing.assert_allclose(weights, expected, atol=1e-6)
@@ -28,7 +28,7 @@ def test_robustness_r_uses_the_papers_trapezoid_weights() -> None:
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=8), st.integers(0, 2**31))
-def test_robustness_r_is_the_area_relative_to_a_constant_curve(accuracies: list[float], seed: int) -> None:
+def test_robustness_r_is_the_area_relative_to_a_constant_curve(accuracies, seed):
     strengths = np.cumsum(np.random.default_rng(seed).uniform(0.1, 3, len(accuracies)))
     result = robustness_r(strengths, [accuracies, [0.5] * len(accuracies)])
     width = strengths[-1] - strengths[0]
@@ -40,7 +40,7 @@ def test_robustness_r_is_the_area_relative_to_a_constant_curve(accuracies: list[
     assert result.rises[0] == (max(accuracies) > accuracies[0])
 
 
-def test_robustness_r_above_one_is_flagged_and_not_clipped() -> None:
+def test_robustness_r_above_one_is_flagged_and_not_clipped():
     result = robustness_r([0, 1, 2], [[0.2, 0.4, 0.2], [0.5, 0.6, 0.1], [0.5, 0, 0], [0, 0.1, 0.1]])
     np.testing.assert_allclose(result.value, [1.5, 0.9, 0.25, np.nan])
     assert result.exceeds_one.tolist() == [True, False, False, False]
@@ -49,14 +49,12 @@ def test_robustness_r_above_one_is_flagged_and_not_clipped() -> None:
 
 
 @pytest.mark.parametrize("strengths", [[0], [0, 0], [1, 0], [0, 1, 2]])
-def test_robustness_r_rejects_strengths_that_do_not_ascend_or_do_not_match_the_accuracies(
-    strengths: list[float],
-) -> None:
+def test_robustness_r_rejects_strengths_that_do_not_ascend_or_do_not_match_the_accuracies(strengths):
     with pytest.raises(ConfigError, match="expected at least two ascending strengths"):
         robustness_r(strengths, [0.5, 0.4])
 
 
-def test_corruption_errors_are_relative_to_the_reference() -> None:
+def test_corruption_errors_are_relative_to_the_reference():
     reference = np.array([[0.8, 0.6], [0.9, 0.7]])
     network = np.array([[0.9, 0.7], [0.9, 0.7]])
     np.testing.assert_allclose(corruption_errors([network, reference], reference), [[0.4 / 0.6, 1], [1, 1]])

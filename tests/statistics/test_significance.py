@@ -22,13 +22,13 @@ from robust201.statistics.significance import (
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
-def test_mcnemar_p_values_match_the_binomial_test(only_first: int, only_second: int) -> None:
+def test_mcnemar_p_values_match_the_binomial_test(only_first, only_second):
     expected = binomtest(only_first, only_first + only_second).pvalue if only_first + only_second else 1.0
     assert float(mcnemar_p_values(only_first, only_second)) == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.integers(2, 500), st.data())
-def test_two_proportion_p_values_match_the_chi_square_test(n: int, data: st.DataObject) -> None:
+def test_two_proportion_p_values_match_the_chi_square_test(n, data):
     correct_first, correct_second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
     p_value = float(two_proportion_p_values(correct_first, correct_second, n, n))
     if 0 < correct_first + correct_second < 2 * n:
@@ -39,7 +39,7 @@ def test_two_proportion_p_values_match_the_chi_square_test(n: int, data: st.Data
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.5))
-def test_holm_adjust_rejects_step_by_step(p_values: list[float], level: float) -> None:
+def test_holm_adjust_rejects_step_by_step(p_values, level):
     rejected = set()
     for step, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if (len(p_values) - step) * p_values[index] > level:
@@ -58,7 +58,7 @@ def make_outcomes(accuracies: list[float], n: int, shared_fraction: float) -> np
     return difficulty < np.array(accuracies)[:, None]
 
 
-def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed() -> None:
+def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed():
     n = 1_000
     correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared_fraction=1.0)
     accuracies = correct.mean(axis=1)
@@ -78,7 +78,7 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed() -> None:
     assert not ties_of_accuracies.is_paired
 
 
-def test_ties_with_best_include_the_best_and_equal_networks() -> None:
+def test_ties_with_best_include_the_best_and_equal_networks():
     result = ties_with_best([0.5, np.nan, 0.9, 0.9], 100)
     assert (result.best_index, result.tied.tolist()) == (2, [False, False, True, True])
     assert np.isnan(result.p_values[1])
@@ -115,7 +115,7 @@ def test_paired_difference_intervals_have_nominal_coverage(n_images, fractions):
     assert 0.935 < coverage <= 1.0
 
 
-def test_image_mean_intervals_have_a_positive_width_if_all_images_have_equal_counts() -> None:
+def test_image_mean_intervals_have_a_positive_width_if_all_images_have_equal_counts():
     counts = np.array([[4] * 10, [0] * 10, [2] * 10], np.uint16)
     low, high = image_mean_intervals(counts, 4)
     expected_low, expected_high = accuracy_intervals([1.0, 0.0, 0.5], 10)
@@ -128,7 +128,7 @@ def test_image_mean_intervals_have_a_positive_width_if_all_images_have_equal_cou
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 3])
-def test_mean_ties_with_best_ties_all_networks_on_few_images(n_images: int) -> None:
+def test_mean_ties_with_best_ties_all_networks_on_few_images(n_images):
     counts = np.array([[2] * n_images, [1] * n_images, [2] * n_images], np.uint16)
     result = mean_ties_with_best(counts, 2)
     assert result.tied.all()
@@ -137,7 +137,7 @@ def test_mean_ties_with_best_ties_all_networks_on_few_images(n_images: int) -> N
     assert ((low < high) & (high - low > 0.5)).all()
 
 
-def test_mean_ties_with_best_matches_students_t_test() -> None:
+def test_mean_ties_with_best_matches_students_t_test():
     counts = np.random.default_rng(2).integers(0, 6, (3, 40)).astype(np.uint16)
     floats = counts.astype(float)
     result = mean_ties_with_best(counts, 5)

@@ -30,7 +30,7 @@ def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int)
 
 
 @given(st.integers(2, 40), st.data())
-def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_test: int, data: st.DataObject) -> None:
+def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_test, data):
     """Each tail has at most half the level; without the lowest value, the lower tail would reach at least half."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
@@ -43,7 +43,7 @@ def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_
     assert n_below + weights[round(low * n_images)] >= max_tail * Fraction(999_999, 1_000_000)
 
 
-def test_expected_range_allows_only_the_tolerance_if_all_images_are_evaluated() -> None:
+def test_expected_range_allows_only_the_tolerance_if_all_images_are_evaluated():
     assert expected_range(0.9, 10_000, 10_000) == pytest.approx((0.899, 0.901))
     check = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
     assert check.n_checked == 3
@@ -52,7 +52,7 @@ def test_expected_range_allows_only_the_tolerance_if_all_images_are_evaluated() 
     assert not check_accuracies([bf16_accuracy]).unexpected
 
 
-def test_check_accuracies_is_stricter_for_many_networks() -> None:
+def test_check_accuracies_is_stricter_for_many_networks():
     """The level is divided among the networks, so that a sweep of thousands of networks flags none by chance."""
     accuracy = clean_accuracy(0.76, 0.9, 100, 10_000)
     assert check_accuracies([accuracy]).unexpected
@@ -75,9 +75,7 @@ def test_check_accuracies_is_stricter_for_many_networks() -> None:
         (None, None),
     ],
 )
-def test_read_test_accuracy_accepts_only_percentages_of_the_last_epoch(
-    percentages: object, accuracy: float | None
-) -> None:
+def test_read_test_accuracy_accepts_only_percentages_of_the_last_epoch(percentages, accuracy):
     assert read_test_accuracy(percentages, 200) == accuracy
 
 
@@ -110,9 +108,7 @@ def export_clean_accuracies(robust201: RunCommand, folder: Path) -> dict[int, fl
     return {index: dataset.accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
 
 
-def test_commands_report_networks_with_unexpected_accuracy(
-    recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_commands_report_networks_with_unexpected_accuracy(recorded_sweep, robust201, tmp_path):
     """`verify` and the report name only the network whose accuracy differs from the recorded accuracy."""
     recorded_sweep({})
     measured_accuracies = export_clean_accuracies(robust201, tmp_path)
@@ -137,17 +133,13 @@ def test_commands_report_networks_with_unexpected_accuracy(
     assert "Checking weights failed for #21 digits" in page
 
 
-def test_recorded_accuracies_do_not_change_results(
-    recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_recorded_accuracies_do_not_change_results(recorded_sweep, robust201, tmp_path):
     recorded_sweep({})
     sweep = recorded_sweep({0: 0.5, 21: 0.5})
     assert "0 missing" in robust201("run", sweep).err
 
 
-def test_recorded_file_with_invalid_content_is_rejected(
-    finished_results: Path, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_recorded_file_with_invalid_content_is_rejected(finished_results, robust201, tmp_path):
     exported = tmp_path / "exported"
     assert robust201("export", finished_results, "--out", exported).code == 0
     accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
@@ -163,9 +155,7 @@ def test_recorded_file_with_invalid_content_is_rejected(
     assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2)
 
 
-def test_rounded_and_overlaid_exports_raise_no_warning(
-    recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_rounded_and_overlaid_exports_raise_no_warning(recorded_sweep, robust201, tmp_path):
     recorded_sweep({})
     recorded_sweep(export_clean_accuracies(robust201, tmp_path))
     exported = tmp_path / "exported"

@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ from robust201.core.errors import ConfigError, RobustWarning
 from robust201.submit import ray_jobs
 from robust201.sweep.facts import load_sweep
 from robust201.sweep.loading import load_training
-from tests.conftest import WriteSweep
 from tests.support.tiny_trainings import write_training_yaml
 
 pytestmark = pytest.mark.usefixtures("_without_ray_token")
@@ -26,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("_without_ray_token")
         *((f"http://{host}", "requires a token") for host in ("192.0.2.1:8265", "localhost.example:8265")),
     ],
 )
-def test_address_without_http_or_token_is_rejected(address: str, fault: str) -> None:
+def test_address_without_http_or_token_is_rejected(address, fault):
     with pytest.raises(ConfigError, match=fault):
         ray_jobs.connect(address)
 
@@ -34,7 +32,7 @@ def test_address_without_http_or_token_is_rejected(address: str, fault: str) -> 
 @pytest.mark.parametrize(
     ("address", "n_warnings"), [("http://192.0.2.1:8265", 1), ("https://192.0.2.1", 0), ("http://127.0.0.1:8265", 0)]
 )
-def test_unencrypted_token_gives_a_warning(monkeypatch: pytest.MonkeyPatch, address: str, n_warnings: int) -> None:
+def test_unencrypted_token_gives_a_warning(monkeypatch, address, n_warnings):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
     monkeypatch.setattr(ray_jobs, "JobSubmissionClient", lambda _address, headers: headers)
     monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.7:8265")  # Ray's client would prefer it to the argument
@@ -46,7 +44,7 @@ def test_unencrypted_token_gives_a_warning(monkeypatch: pytest.MonkeyPatch, addr
     assert all(address in str(warning.message) for warning in caught)
 
 
-def test_job_folder_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_job_folder_contains_only_code_and_sweep(write_sweep, tmp_path):
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
@@ -62,7 +60,7 @@ def test_job_folder_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_pa
     assert not any(name.endswith((".pyc", ".so")) for name in names)
 
 
-def test_job_folder_of_trainings_contains_their_yaml(tmp_path: Path) -> None:
+def test_job_folder_of_trainings_contains_their_yaml(tmp_path):
     trainings = write_training_yaml(tmp_path)
     fields = yaml.safe_load(trainings.read_text())
     ray_jobs.write_job_folder(load_training(trainings), trainings, tmp_path / "job")
@@ -80,16 +78,14 @@ def test_job_folder_of_trainings_contains_their_yaml(tmp_path: Path) -> None:
         ({"keys": {"pgd": {"images": {"file": "chosen.json"}}}}, r"keys\.pgd\.images\.file"),
     ],
 )
-def test_job_folder_rejects_relative_paths(
-    write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], field: str
-) -> None:
+def test_job_folder_rejects_relative_paths(write_sweep, tmp_path, changes, field):
     sweep = write_sweep(**changes)
     with pytest.raises(ConfigError, match=f"absolute path in `{field}`"):
         ray_jobs.write_job_folder(load_sweep(sweep), sweep, tmp_path / "job")
     assert not (tmp_path / "job").exists()
 
 
-def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_submit_job_passes_variables_and_drain_time(write_sweep, tmp_path):
     submitted_fields: dict[str, Any] = {}
     client: Any = SimpleNamespace(submit_job=lambda **fields: submitted_fields.update(fields))
     config = load_sweep(write_sweep(execution={"drain_seconds": 600}))

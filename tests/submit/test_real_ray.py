@@ -19,7 +19,7 @@ import pytest
 from ray.job_submission import JobStatus
 
 from robust201.submit.ray_jobs import connect
-from tests.conftest import RunCommand, WriteSweep, read_tree
+from tests.conftest import RunCommand, read_tree
 from tests.support.tiny_trainings import hash_weight_files, write_training_yaml
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("_without_ray_token")]
@@ -138,9 +138,7 @@ def run_job(head: Head, robust201: RunCommand, path: Path) -> str:
     return log
 
 
-def test_head_accepts_only_its_token(
-    head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_head_accepts_only_its_token(head, robust201, write_sweep, monkeypatch):
     assert [request_status(head.address, token) for token in (None, "wrong", TOKEN)] == [401, 403, 200]
     command = ("submit", "ray", write_sweep(), "--address", head.address)
     assert head.address in robust201(*command).error_line(2)
@@ -149,8 +147,8 @@ def test_head_accepts_only_its_token(
 
 
 def test_submitted_sweep_completes_and_resubmission_computes_nothing(
-    head: Head, robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    head, robust201, write_sweep, tmp_path, monkeypatch
+):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
     monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:8265")  # this would redirect Ray's client
     monkeypatch.setenv("ROBUST201_TEST_RESULTS", str(tmp_path))
@@ -163,9 +161,7 @@ def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     assert read_tree(tmp_path / "by-ray") == read_tree(tmp_path / "by-inline")
 
 
-def test_submitted_training_gives_the_bytes_of_a_run_here(
-    head: Head, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submitted_training_gives_the_bytes_of_a_run_here(head, robust201, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
     trainings = write_training_yaml(tmp_path, execution={"workers": 1})
     assert "2 of 2 done" in run_job(head, robust201, trainings)

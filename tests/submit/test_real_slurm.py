@@ -3,11 +3,10 @@
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
+from tests.conftest import REPOSITORY, read_tree
 from tests.support.slurm_support import SlurmCluster, slurm_on_loopback, slurm_unavailable_reason
 from tests.support.tiny_trainings import RECIPE, hash_weight_files, write_training_yaml
 
@@ -49,13 +48,7 @@ def wait_for_end(cluster: SlurmCluster, *tasks: str) -> None:
     cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= final_states)
 
 
-def test_requeued_array_gives_the_bytes_of_one_run(
-    cluster: SlurmCluster,
-    robust201: RunCommand,
-    write_sweep: WriteSweep,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_requeued_array_gives_the_bytes_of_one_run(cluster, robust201, write_sweep, tmp_path, monkeypatch):
     keys = {
         "clean": {},
         "fgsm": {"epsilons": ["1/255"]},
@@ -93,9 +86,7 @@ def test_requeued_array_gives_the_bytes_of_one_run(
     assert robust201("submit", "slurm", sweep).out == ""
 
 
-def test_requeued_training_gives_the_bytes_of_one_run(
-    cluster: SlurmCluster, robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requeued_training_gives_the_bytes_of_one_run(cluster, robust201, tmp_path, monkeypatch):
     recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
     store = tmp_path / STRANGE_NAME
     trainings = write_training_yaml(tmp_path, recipes={"plain": recipe}, store=str(store))

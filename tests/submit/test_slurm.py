@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError
 from robust201.run.slurm_task import DRAIN_VARIABLE, ArrayTask
 from robust201.submit.slurm import ArrayOptions, parse_time_limit, render, task_resources
 from robust201.sweep.config import SweepConfig
-from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
+from tests.conftest import read_tree
 from tests.support.slurm_support import parse_command, parse_directives
 from tests.support.tiny_trainings import write_training_yaml
 
@@ -39,9 +39,7 @@ def write_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgr
     return write
 
 
-def test_printed_file_has_every_option_and_nothing_is_written(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_printed_file_has_every_option_and_nothing_is_written(robust201, write_sweep, tmp_path):
     results = str(tmp_path / STRANGE_PATH)
     sweep = write_sweep(results=results)
     files = read_tree(tmp_path)
@@ -84,7 +82,7 @@ def test_printed_file_has_every_option_and_nothing_is_written(
 @given(
     name=st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters="/\\"), min_size=1, max_size=20)
 )
-def test_any_path_is_quoted_for_the_shell_and_sbatch(name: str) -> None:
+def test_any_path_is_quoted_for_the_shell_and_sbatch(name):
     folder = Path("/a") / name
     fields = {"name": "x", "results": "r", "checkpoints": {"path": "c"}, "datasets": {"digits": {}}}
     config = SweepConfig.model_validate(fields).model_copy(update={"results": folder})
@@ -106,9 +104,7 @@ def test_any_path_is_quoted_for_the_shell_and_sbatch(name: str) -> None:
         ("1", {"gpus_per_worker": 0.5}, ("gpu:1", 2, 2)),
     ],
 )
-def test_task_requests_the_resources_of_its_workers(
-    make_sweep: MakeSweep, gpus: str | None, execution: dict[str, object], expected: tuple[str | None, int, int]
-) -> None:
+def test_task_requests_the_resources_of_its_workers(make_sweep, gpus, execution, expected):
     assert task_resources(ArrayOptions(gpus_per_task=gpus), make_sweep(execution=execution).execution) == expected
 
 
@@ -116,12 +112,12 @@ def test_task_requests_the_resources_of_its_workers(
     ("text", "seconds"),
     [("90", 5400), ("10:30", 630), ("24:00:00", 86_400), ("2-1", 176_400), ("1-12:30", 131_400), ("0-00:00:01", 1)],
 )
-def test_time_limits_have_the_formats_of_sbatch(text: str, seconds: int) -> None:
+def test_time_limits_have_the_formats_of_sbatch(text, seconds):
     assert parse_time_limit(text) == seconds
 
 
 @pytest.mark.parametrize(("time", "seconds"), [(None, 600), ("20", 300), ("1", 15)])
-def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, time: str | None, seconds: int) -> None:
+def test_draining_ends_before_the_time_limit(make_sweep, time, seconds):
     lines = render(make_sweep(), Path("sweep.yaml"), ArrayOptions(time=time), 8, ()).splitlines()
     assert f"#SBATCH --signal=B:USR1@{seconds}" in lines
     (export,) = [line for line in lines if line.startswith("export ")]
@@ -144,9 +140,7 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, time: str | 
         ("--extra", "--constraint=a\n#SBATCH --uid=0"),
     ],
 )
-def test_invalid_option_is_named_and_nothing_is_written(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_invalid_option_is_named_and_nothing_is_written(robust201, write_sweep, tmp_path, options):
     assert options[0] in robust201("submit", "slurm", write_sweep(), *options).error_line(2)
     assert not (tmp_path / "results").exists()
 
@@ -155,15 +149,13 @@ def test_invalid_option_is_named_and_nothing_is_written(
     ("execution", "options", "subject"),
     [({}, ("--tasks", "2"), "--tasks"), ({"device": "auto"}, (), "execution.device")],
 )
-def test_trainings_reject_shares_and_an_unknown_device(
-    robust201: RunCommand, tmp_path: Path, execution: dict[str, str], options: tuple[str, ...], subject: str
-) -> None:
+def test_trainings_reject_shares_and_an_unknown_device(robust201, tmp_path, execution, options, subject):
     trainings = write_training_yaml(tmp_path, execution=execution)
     assert subject in robust201("submit", "slurm", trainings, *options).error_line(2)
     assert not (tmp_path / "store").exists()
 
 
-def test_trainings_have_one_task_with_all_gpus(robust201: RunCommand, tmp_path: Path) -> None:
+def test_trainings_have_one_task_with_all_gpus(robust201, tmp_path):
     store = str(tmp_path / STRANGE_PATH)
     trainings = write_training_yaml(tmp_path, store=store, execution={"device": "cuda"})
     result = robust201("submit", "slurm", trainings, "--print", "--gpus-per-task", "a100:4")
@@ -173,17 +165,13 @@ def test_trainings_have_one_task_with_all_gpus(robust201: RunCommand, tmp_path: 
     assert parse_command(result.out)[4:] == expected
 
 
-def test_submit_without_sbatch_writes_nothing(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submit_without_sbatch_writes_nothing(robust201, write_sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert "sbatch" in robust201("submit", "slurm", write_sweep()).error_line(2)
     assert not (tmp_path / "results").exists()
 
 
-def test_submit_writes_the_batch_file_and_prints_the_job(
-    robust201: RunCommand, write_sweep: WriteSweep, write_program: WriteProgram, tmp_path: Path
-) -> None:
+def test_submit_writes_the_batch_file_and_prints_the_job(robust201, write_sweep, write_program, tmp_path):
     calls = write_program("sbatch", "echo '4711;cluster'")
     result = robust201("submit", "slurm", write_sweep(architectures=[0, 21, 309]))
     assert (result.code, result.out) == (0, "4711\n")
@@ -196,9 +184,7 @@ def test_submit_writes_the_batch_file_and_prints_the_job(
     assert 3 <= int(n_tasks) < 15
 
 
-def test_error_of_sbatch_is_one_line(
-    robust201: RunCommand, write_sweep: WriteSweep, write_program: WriteProgram
-) -> None:
+def test_error_of_sbatch_is_one_line(robust201, write_sweep, write_program):
     write_program("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1")
     assert "invalid partition" in robust201("submit", "slurm", write_sweep()).error_line(2)
     write_program("sbatch", "echo sent")
@@ -209,7 +195,7 @@ ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_
 
 
 @pytest.mark.parametrize("has_progress", [True, False])
-def test_task_with_progress_is_requeued(write_program: WriteProgram, has_progress: bool) -> None:
+def test_task_with_progress_is_requeued(write_program, has_progress):
     calls, lines = write_program("scontrol", ""), list[str]()
     ArrayTask.of(ENVIRONMENT).requeue(lines.append, has_progress=has_progress)
     assert calls.exists() == has_progress  # otherwise, the task would be requeued forever
@@ -220,12 +206,12 @@ def test_task_with_progress_is_requeued(write_program: WriteProgram, has_progres
     assert "submit again" in lines[-1]
 
 
-def test_process_without_a_task_is_an_error() -> None:
+def test_process_without_a_task_is_an_error():
     with pytest.raises(ConfigError, match="--slurm-requeue"):
         ArrayTask.of({})
 
 
 @pytest.mark.parametrize("text", ["soon", "nan", "-5", "0", "inf"])
-def test_invalid_draining_time_is_an_error(text: str) -> None:
+def test_invalid_draining_time_is_an_error(text):
     with pytest.raises(ConfigError, match=DRAIN_VARIABLE):
         ArrayTask.of(ENVIRONMENT | {DRAIN_VARIABLE: text})

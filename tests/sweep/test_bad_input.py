@@ -1,6 +1,5 @@
 """Invalid sweep files, names and options give one-line errors that name the field, and nothing is written."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.sweep.loading import parse_config
 from robust201.weights.store import CheckpointStore
-from tests.conftest import MakeFields, RunCommand, WriteSweep, read_tree
+from tests.conftest import read_tree
 
 INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2|"
 
@@ -85,7 +84,7 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"results": "~nobody-of-that-name/x"}, "no such user"),
     ],
 )
-def test_parse_config_rejects_invalid_field(sweep_fields: MakeFields, changes: dict[str, Any], subject: str) -> None:
+def test_parse_config_rejects_invalid_field(sweep_fields, changes, subject):
     with pytest.raises((ConfigError, ArchitectureError)) as error:
         parse_config(sweep_fields(**changes), "test.yaml")
     message = str(error.value)
@@ -114,13 +113,8 @@ def test_parse_config_rejects_invalid_field(sweep_fields: MakeFields, changes: d
     ],
 )
 def test_run_rejects_invalid_sweep_or_option_without_writing(
-    robust201: RunCommand,
-    write_sweep: WriteSweep,
-    tmp_path: Path,
-    changes: dict[str, Any],
-    options: tuple[str, ...],
-    subject: str,
-) -> None:
+    robust201, write_sweep, tmp_path, changes, options, subject
+):
     sweep = write_sweep(**changes)
     files_before = read_tree(tmp_path)
     result = robust201("run", sweep, *options)
@@ -129,9 +123,7 @@ def test_run_rejects_invalid_sweep_or_option_without_writing(
     assert read_tree(tmp_path) == files_before
 
 
-def test_run_rejects_results_folder_with_other_files(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_run_rejects_results_folder_with_other_files(robust201, write_sweep, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "results/thesis.tex").write_text("mine")
     sweep = write_sweep()
@@ -152,7 +144,7 @@ def test_run_rejects_results_folder_with_other_files(
         b"a: !!python/object/apply:os.abort []\n",
     ],
 )
-def test_commands_reject_file_that_is_not_a_sweep(robust201: RunCommand, tmp_path: Path, content: bytes | None) -> None:
+def test_commands_reject_file_that_is_not_a_sweep(robust201, tmp_path, content):
     path = tmp_path / "sweep.yaml"
     if content is None:
         path.mkdir()
@@ -177,9 +169,7 @@ def test_commands_reject_file_that_is_not_a_sweep(robust201: RunCommand, tmp_pat
         (("import", "nowhere", "--out", "out"), "nowhere"),
     ],
 )
-def test_other_commands_reject_invalid_names(
-    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], subject: str
-) -> None:
+def test_other_commands_reject_invalid_names(robust201, tmp_path, monkeypatch, arguments, subject):
     monkeypatch.chdir(tmp_path)
     assert subject in robust201(*arguments).error_line(2)
     assert list(tmp_path.iterdir()) == []
@@ -195,14 +185,7 @@ def test_other_commands_reject_invalid_names(
         ("checkpoints: {path: x}\nprecision: tf32\nexecution: {device: cpu}\n", 6, "execution.device: "),
     ],
 )
-def test_error_names_line_of_invalid_field(
-    robust201: RunCommand,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    yaml_lines: str,
-    line_number: int,
-    subject: str,
-) -> None:
+def test_error_names_line_of_invalid_field(robust201, tmp_path, monkeypatch, yaml_lines, line_number, subject):
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{yaml_lines}")
@@ -211,7 +194,7 @@ def test_error_names_line_of_invalid_field(
     assert subject in error
 
 
-def test_plan_reads_images_only_with_check(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_plan_reads_images_only_with_check(robust201, write_sweep, tmp_path):
     sweep = write_sweep(
         datasets={"cifar10": {"path": str(tmp_path / "absent")}},
         keys={"clean": {}},
@@ -223,9 +206,7 @@ def test_plan_reads_images_only_with_check(robust201: RunCommand, write_sweep: W
 
 
 @pytest.mark.parametrize("changes", [{"space": "zoo"}, {"n_classes": 7}, {"channels": 8}])
-def test_run_rejects_weights_of_other_networks(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_run_rejects_weights_of_other_networks(robust201, write_sweep, tmp_path, changes):
     fields = {"space": "nasbench201", "channels": 4, "cells": 1, "n_classes": 10, "dataset": "digits", "spec": ""}
     checkpoint_fields = fields | {"epochs": 1, "seed": 0, "source": "a test", "source_sha256": "0" * 64} | changes
     with CheckpointStore(tmp_path / "store") as store:

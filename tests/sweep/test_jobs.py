@@ -17,9 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_cifar10_job_gives_plausible_accuracies(
-    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar10_job_gives_plausible_accuracies(shared_data, tmp_path, monkeypatch):
     archive = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not archive.exists():
         pytest.skip(f"{archive} does not exist: set ROBUST201_DATA to a data folder with trained networks")
@@ -43,7 +41,7 @@ def test_cifar10_job_gives_plausible_accuracies(
     assert clean_accuracies[21] == pytest.approx(0.7326, abs=0.25)
 
 
-def test_jobs_that_the_docs_submit_name_their_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jobs_that_the_docs_submit_name_their_device(monkeypatch, tmp_path):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     pages = "\n".join(path.read_text() for path in sorted((REPOSITORY / "docs").rglob("*.md")))
     jobs = set(re.findall(r"robust201 (?:submit \w+|plan --save) (jobs/\S+\.yaml)", pages))
@@ -55,7 +53,7 @@ def test_jobs_that_the_docs_submit_name_their_device(monkeypatch: pytest.MonkeyP
         require_explicit_device(load(REPOSITORY / name).execution)
 
 
-def test_threat_model_job_has_one_strength_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_threat_model_job_has_one_strength_per_key(monkeypatch, tmp_path):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     config = load_config(REPOSITORY / "jobs/threat-model.yaml")
     assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())

@@ -37,13 +37,13 @@ def find_unlimited_integers(schema: dict[str, Any], root: dict[str, Any], path: 
 
 
 @pytest.mark.parametrize("model", [SweepConfig, TrainingConfig, UserTaskParameters], ids=lambda model: model.__name__)
-def test_yaml_counts_have_upper_limits(model) -> None:
+def test_yaml_counts_have_upper_limits(model):
     schema = model.model_json_schema()
     assert set(find_unlimited_integers(schema, schema)) <= SELECTION_FIELDS
 
 
 @pytest.mark.parametrize("key", TASKS)
-def test_key_counts_have_upper_limits(key) -> None:
+def test_key_counts_have_upper_limits(key):
     schema = TASKS[key].model.model_json_schema()
     assert not [*find_unlimited_integers(schema, schema)]
     for field in {*STRENGTH_FIELDS} & schema["properties"].keys():

@@ -1,7 +1,6 @@
 """Plans have ids that depend only on content, and costs."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,12 +65,12 @@ BASE_IDS_BY_ENGINE = {engine: unit_ids(plan_of(engine=engine)) for engine in ENG
 BASE_IDS = unit_ids(plan_of())
 
 
-def test_unit_ids_are_unique_and_reproducible() -> None:
+def test_unit_ids_are_unique_and_reproducible():
     assert len(set(BASE_IDS.values())) == len(BASE_IDS) == 3 * len(KEYS)
     assert unit_ids(plan_of()) == BASE_IDS
 
 
-def test_additional_epsilon_keeps_unit_ids() -> None:
+def test_additional_epsilon_keeps_unit_ids():
     keys = KEYS | {"pgd": {"epsilons": ["1/255", "4/255", "8/255"], "steps": 5}}
     assert unit_ids(plan_of(keys=keys)) == BASE_IDS
 
@@ -97,12 +96,7 @@ def test_additional_epsilon_keeps_unit_ids() -> None:
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)
-def test_unit_ids_change_only_with_fields_that_affect_results(
-    engine: str,
-    config_changes: dict[str, object],
-    facts_changes: dict[str, str],
-    changed_keys: set[str] | dict[str, set[str]],
-) -> None:
+def test_unit_ids_change_only_with_fields_that_affect_results(engine, config_changes, facts_changes, changed_keys):
     new_ids = unit_ids(plan_of(make_facts(**facts_changes), engine=engine, **config_changes))
     expected_keys = changed_keys[engine] if isinstance(changed_keys, dict) else changed_keys
     assert {
@@ -110,7 +104,7 @@ def test_unit_ids_change_only_with_fields_that_affect_results(
     } == expected_keys
 
 
-def test_exact_jacobian_costs_one_gradient_per_class() -> None:
+def test_exact_jacobian_costs_one_gradient_per_class():
     keys = {"clean": {}, "jacobian": {"projections": "exact", "images": None}}
     costs = {}
     for dataset in ("cifar10", "cifar100"):
@@ -120,12 +114,12 @@ def test_exact_jacobian_costs_one_gradient_per_class() -> None:
     assert costs == {"cifar10": 3 * 10, "cifar100": 3 * 100}  # a gradient costs as much as three forward passes
 
 
-def test_new_checkpoint_changes_ids_of_its_architecture_only() -> None:
+def test_new_checkpoint_changes_ids_of_its_architecture_only():
     new_ids = unit_ids(plan_of(make_facts(checkpoints={9: "retrained"})))
     assert {index for (index, key), identifier in new_ids.items() if identifier != BASE_IDS[index, key]} == {9}
 
 
-def test_narrow_keeps_matching_units() -> None:
+def test_narrow_keeps_matching_units():
     plan = plan_of()
     narrowed_plan = plan.narrow(architectures={9}, keys={"pgd", "fog"})
     assert unit_ids(narrowed_plan) == {name: BASE_IDS[name] for name in ((9, "pgd"), (9, "fog"))}
@@ -137,7 +131,7 @@ EXECUTION = {"workers": 7, "micro_batch": 3, "threads": 2, "device": "cpu", "gma
 
 
 @pytest.mark.parametrize("change", [{"measurements": ["accuracy"]}, {"name": "other"}, {"execution": EXECUTION}, {}])
-def test_fields_outside_the_protocol_leave_units_and_slices(change: dict[str, Any], tmp_path: Path) -> None:
+def test_fields_outside_the_protocol_leave_units_and_slices(change, tmp_path):
     """Also the number of strengths of each attack, and a user's estimates of costs."""
     (tmp_path / "mine.py").write_text("")
     mine = {"file": str(tmp_path / "mine.py")}
@@ -163,6 +157,6 @@ def _one_strength(key: str) -> dict[str, Any]:
     return {"epsilons": parameters.epsilons[:1]} if "epsilons" in type(parameters).model_fields else {}
 
 
-def test_differences_of_protocols_name_fields() -> None:
+def test_differences_of_protocols_name_fields():
     old_payload, new_payload = ({"key": "pgd", "parameters": {"steps": steps}, "seed": 0} for steps in (40, 20))
     assert list_differences(old_payload, new_payload) == ["parameters.steps: 40 → 20"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from robust201.sweep.sweep_warnings import find_sweep_warnings
 from robust201.tasks import TASKS
-from tests.conftest import MakeFields, RunCommand, WriteSweep
 
 WITHOUT_CORRUPTION_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
 
@@ -32,9 +30,7 @@ WITHOUT_CORRUPTION_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
     ],
     ids=["group", "default keys", "explicit null"],
 )
-def test_omitted_corruptions_are_reported(
-    robust201: RunCommand, write_sweep: WriteSweep, sweep_fields: MakeFields, changes: dict[str, Any], message: str
-) -> None:
+def test_omitted_corruptions_are_reported(robust201, write_sweep, sweep_fields, changes, message):
     sweep = write_sweep(**changes)
     if changes["keys"] is None:
         fields = yaml.safe_load(sweep.read_text())
@@ -60,7 +56,7 @@ def test_omitted_corruptions_are_reported(
         ),
     ],
 )
-def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, parameters: Any, message: str) -> None:
+def test_steps_too_short_for_the_ball_give_warning(make_sweep, key, parameters, message):
     config = make_sweep(keys={"clean": {}, key: parameters})
     (warning,) = find_sweep_warnings(config)
     assert warning.startswith(f"keys.{key}.steps: steps × {message}")
@@ -70,7 +66,7 @@ def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, pa
 
 @pytest.mark.parametrize("key", [key for key, task in TASKS.items() if task.kind == "attack"])
 @given(n_steps=st.integers(1, 999))
-def test_defaults_and_steps_that_reach_the_edge_give_no_warning(key: str, n_steps: int) -> None:
+def test_defaults_and_steps_that_reach_the_edge_give_no_warning(key, n_steps):
     fields = TASKS[key].field_names
     assert TASKS[key].parameters().cautions == ()
     exact_lengths = {"rel_stepsize": 1 / n_steps, "step_size": 0.5 / n_steps}.items()
@@ -90,17 +86,17 @@ def test_defaults_and_steps_that_reach_the_edge_give_no_warning(key: str, n_step
         ([1, "0.5"], (127.5, 255.0)),
     ],
 )
-def test_epsilons_are_converted_from_fractions_of_the_pixel_range(epsilons: Any, expected: tuple[float, ...]) -> None:
+def test_epsilons_are_converted_from_fractions_of_the_pixel_range(epsilons, expected):
     assert TASKS["pgd"].parameters(epsilons=epsilons).strengths == expected
 
 
-def test_fractions_of_255_are_converted_exactly() -> None:
+def test_fractions_of_255_are_converted_exactly():
     for k in range(1, 256):
         for epsilon in (k / 255, f"{k}/255"):
             assert TASKS["pgd"].parameters(epsilons=[epsilon]).strengths == (float(k),)
 
 
-def test_default_normalisation_of_user_networks_gives_warning(make_sweep: Any, tmp_path: Path) -> None:
+def test_default_normalisation_of_user_networks_gives_warning(make_sweep, tmp_path):
     (tmp_path / "networks.py").write_text("def build(): ...\n")
     space = {
         "space": {"file": str(tmp_path / "networks.py")},

@@ -1,6 +1,5 @@
 """The training YAML is validated with one-line errors, and training runs are derived from it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.sweep.loading import is_training_yaml, load_training
 from robust201.sweep.training_config import Training
 from robust201.sweep.training_plan import estimate_trainings
-from tests.conftest import REPOSITORY, RunCommand
+from tests.conftest import REPOSITORY
 from tests.support.tiny_trainings import RECIPE, make_training_config, write_images, write_training_yaml
 from tests.training.support import ONE_CONVOLUTION
 
@@ -44,7 +43,7 @@ INVALID_CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "subject"), INVALID_CONFIGS)
-def test_invalid_training_config_gives_one_line_error(tmp_path: Path, changes: dict[str, Any], subject: str) -> None:
+def test_invalid_training_config_gives_one_line_error(tmp_path, changes, subject):
     path = write_training_yaml(tmp_path, **changes)
     with pytest.raises((ConfigError, ArchitectureError)) as error:
         load_training(path)
@@ -65,9 +64,7 @@ def test_invalid_training_config_gives_one_line_error(tmp_path: Path, changes: d
         ({"batch_size": 21}, "recipes.odd.batch_size: "),
     ],
 )
-def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
-    tmp_path: Path, robust201: RunCommand, changes: dict[str, Any], subject: str
-) -> None:
+def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(tmp_path, robust201, changes, subject):
     odd_recipe = {name: field for name, field in (RECIPE | {"snapshots": {}} | changes).items() if field is not None}
     recipes = {"plain": RECIPE | {"snapshots": {}}, "odd": odd_recipe}
     path = write_training_yaml(tmp_path, datasets={"digits": {}}, images={"count": 20}, recipes=recipes)
@@ -76,7 +73,7 @@ def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     assert "odd on digits" in error_line
 
 
-def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> None:
+def test_training_runs_are_unique_and_resolve_their_start(tmp_path):
     recipes = {"a": RECIPE, "b": RECIPE | {"on": ["digits"], "start": {"recipe": "a", "dataset": "digits"}}}
     datasets = {
         "bright": write_images(tmp_path),
@@ -93,7 +90,7 @@ def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> Non
     assert config.start_of(Training(21, "digits", "a", 1)) is None
 
 
-def test_example_training_is_planned_without_images(robust201: RunCommand) -> None:
+def test_example_training_is_planned_without_images(robust201):
     example = REPOSITORY / "jobs/train-digits.yaml"
     assert is_training_yaml(example)
     assert not is_training_yaml(REPOSITORY / "jobs/demo.yaml")
@@ -105,7 +102,7 @@ def test_example_training_is_planned_without_images(robust201: RunCommand) -> No
     assert (summary["trainings"], summary["snapshots"], summary["steps"]) == (8, 4 * 5 + 4, 4 * 30 + 4 * 10)
 
 
-def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> None:
+def test_estimate_includes_gradients_of_adversarial_training(tmp_path):
     def estimate_hours(**changes: Any) -> float:
         config = make_training_config(tmp_path, datasets={"digits": {}}, recipes=make_recipes(**changes))
         estimated_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
@@ -125,9 +122,7 @@ def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> 
         ("demo", "--recipes", "plain"),
     ],
 )
-def test_options_that_do_not_apply_to_the_yaml_are_rejected(
-    robust201: RunCommand, tmp_path: Path, command: str, yaml_name: str, option: str, value: str | None
-) -> None:
+def test_options_that_do_not_apply_to_the_yaml_are_rejected(robust201, tmp_path, command, yaml_name, option, value):
     options = (option,) if value is None else (option, value)
     out = ("--out", tmp_path / "out") if command == "run" else ()
     assert option in robust201(command, REPOSITORY / f"jobs/{yaml_name}.yaml", *options, *out).error_line(2)

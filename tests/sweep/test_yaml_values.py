@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "file.yaml"
 
 
-def test_numbers_with_leading_zeros_are_decimal(path: Path) -> None:
+def test_numbers_with_leading_zeros_are_decimal(path):
     path.write_text(
         SWEEP.format(
             "architectures: [000012, 000020-000021, '000010', 0089]\nimages: {count: 0100}\nseed: -010\n"
@@ -38,13 +38,13 @@ def test_numbers_with_leading_zeros_are_decimal(path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["0x10", "0o12", "1_000", "1:30"])
 @pytest.mark.parametrize("form", [SWEEP, TRAINING])
-def test_numbers_in_other_notations_are_errors(path: Path, value: str, form: str) -> None:
+def test_numbers_in_other_notations_are_errors(path, value, form):
     path.write_text(form.format(f"architectures:\n- 1\n- {value}"))
     with pytest.raises((ConfigError, ArchitectureError), match=rf"{path}, line \d+: .*{value}"):
         load_config(path) if form == SWEEP else load_training(path)
 
 
-def test_words_dates_and_field_names_are_text(path: Path) -> None:
+def test_words_dates_and_field_names_are_text(path):
     path.write_text("a: [yes, no, on, off, 2024-01-01, '0x10']\n010: [true, False, null, .inf]\non: 1\n")
     assert read_fields(path) == {
         "a": ["yes", "no", "on", "off", "2024-01-01", "0x10"],
@@ -66,7 +66,7 @@ SCALARS = (
 @example("0o12")
 @example("1e3")
 @example(1e-6)
-def test_dumped_values_are_read_unchanged(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+def test_dumped_values_are_read_unchanged(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("dumped") / "file.yaml"
     path.write_text(dump_fields({"value": value, str(value): 0}))
     assert repr(read_fields(path)) == repr({"value": value, str(value): 0})

@@ -6,27 +6,26 @@ import pytest
 
 from robust201.api import evaluate
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, expand_keys, suggest_key
-from tests.conftest import RunCommand, WriteSweep
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 
-def test_expand_keys_replaces_groups_in_place() -> None:
+def test_expand_keys_replaces_groups_in_place():
     assert expand_keys(["pgd", "corruptions", "fog", "pgd"]) == ("pgd", *CORRUPTIONS)
     assert expand_keys(["fog", "corruptions"], {"snow", "fog", "pgd"}) == ("fog", "snow")
     assert expand_keys(["corruptions", "mine"], {"pgd"}) == ("corruptions", "mine")
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
-def test_suggest_key_recognises_figure_labels(task) -> None:
+def test_suggest_key_recognises_figure_labels(task):
     assert suggest_key(task.label, TASKS) == f" Did you mean {task.key!r}?"
 
 
-def test_expand_keys_knows_autoattack_and_paper_keys() -> None:
+def test_expand_keys_knows_autoattack_and_paper_keys():
     assert expand_keys(["autoattack", "autoattack_l2", "clean"]) == ("aa_standard", "aa_standard_l2", "clean")
     assert expand_keys(["paper"]) == PAPER_KEYS
 
 
-def test_plan_keys_option_selects_corruptions_of_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_plan_keys_option_selects_corruptions_of_sweep(robust201, write_sweep):
     datasets = {"digits": {"corruptions": {"source": "generated"}}}
     sweep = write_sweep(keys={"clean": {}, "fog": {}, "snow": {}}, datasets=datasets)
     units = json.loads(robust201("plan", "--json", sweep, "--keys", "corruptions").out)["units"]
@@ -40,7 +39,7 @@ def test_plan_keys_option_selects_corruptions_of_sweep(robust201: RunCommand, wr
     )
 
 
-def test_evaluate_accepts_parameters_of_group() -> None:
+def test_evaluate_accepts_parameters_of_group():
     images = tiny_images()
     keys = ["clean", {"corruptions": {"severities": [1]}}, {"fog": {"severities": [2, 3]}}]
     frame = evaluate(

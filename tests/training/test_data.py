@@ -60,7 +60,7 @@ every_data_class = pytest.mark.parametrize(
 
 @every_data_class
 @pytest.mark.parametrize("batch_size", [7, 100, 1000])
-def test_epoch_has_the_expected_batches_images_and_ids(data: TrainingData, batch_size: int) -> None:
+def test_epoch_has_the_expected_batches_images_and_ids(data, batch_size):
     batches = read_epoch(data, batch_size)
     assert len(batches) == data.n_batches(batch_size) == ceil(300 / batch_size)
     epoch_batch = concatenate(batches)
@@ -76,14 +76,14 @@ def test_epoch_has_the_expected_batches_images_and_ids(data: TrainingData, batch
 
 
 @every_data_class
-def test_batches_depend_only_on_seed_and_epoch(data: TrainingData) -> None:
+def test_batches_depend_only_on_seed_and_epoch(data):
     batches = read_epoch(data, 32, seed=5, epoch=9)
     assert are_equal(batches, read_epoch(data, 32, seed=5, epoch=9))
     assert not are_equal(batches, read_epoch(data, 32, seed=5, epoch=10))
     assert not are_equal(batches, read_epoch(data, 32, seed=6, epoch=9))
 
 
-def test_one_source_yields_every_image_with_its_label() -> None:
+def test_one_source_yields_every_image_with_its_label():
     epoch_batch = concatenate(read_epoch(OneSource(NATURAL), 128))
     np.testing.assert_array_equal(np.sort(epoch_batch.ids), np.arange(300))
     np.testing.assert_array_equal(epoch_batch.pixels, NATURAL.images[epoch_batch.ids])
@@ -95,7 +95,7 @@ def test_one_source_yields_every_image_with_its_label() -> None:
     batch_size=st.integers(1, 350),
     seed=st.integers(0, 99),
 )
-def test_mixture_has_the_exact_fraction_in_every_batch(alpha: str, batch_size: int, seed: int) -> None:
+def test_mixture_has_the_exact_fraction_in_every_batch(alpha, batch_size, seed):
     data = Mixture(NATURAL, ROBUST, float(alpha))
     try:
         batches = read_epoch(data, batch_size, seed)
@@ -117,13 +117,13 @@ def test_mixture_has_the_exact_fraction_in_every_batch(alpha: str, batch_size: i
 
 
 @pytest.mark.parametrize("batch_size", [1, 128, 300, 301])
-def test_mixture_with_alpha_0_equals_one_source(batch_size: int) -> None:
+def test_mixture_with_alpha_0_equals_one_source(batch_size):
     mixture, source = Mixture(NATURAL, ROBUST, 0), OneSource(NATURAL)
     assert are_equal(read_epoch(mixture, batch_size), read_epoch(source, batch_size))
     assert (mixture.n_ids, mixture.normalisation) == (source.n_ids, source.normalisation)
 
 
-def test_mixture_orders_robust_and_natural_images_independently() -> None:
+def test_mixture_orders_robust_and_natural_images_independently():
     epoch_batch = concatenate(read_epoch(Mixture(NATURAL, NATURAL, 0.5), 100))
     robust_order, natural_order = epoch_batch.ids[epoch_batch.ids >= 300] - 300, epoch_batch.ids[epoch_batch.ids < 300]
     assert not np.array_equal(robust_order, natural_order)
@@ -131,7 +131,7 @@ def test_mixture_orders_robust_and_natural_images_independently() -> None:
     assert not np.array_equal(robust_order, next_epoch_ids[next_epoch_ids >= 300] - 300)
 
 
-def test_mixture_rejects_too_few_robust_images() -> None:
+def test_mixture_rejects_too_few_robust_images():
     few_images = numbered_images(31, "few")
     assert Mixture(NATURAL, few_images, 0.1).n_batches(300) == 1
     with pytest.raises(DatasetError, match="an epoch of 300 images needs 60 robust ones, and there are only 31"):
@@ -141,7 +141,7 @@ def test_mixture_rejects_too_few_robust_images() -> None:
 @given(
     alpha=st.sampled_from([0.0, 0.1, 0.5, 1 / 3, 0.30000000000000004, 1.0]), label=st.sampled_from(["first", "second"])
 )
-def test_fusion_blends_each_image_once(alpha: float, label: str) -> None:
+def test_fusion_blends_each_image_once(alpha, label):
     data = Fusion(NATURAL, ROBUST, alpha, label)  # type: ignore[arg-type]
     epoch_batch = concatenate(read_epoch(data, 125))
     first_only = concatenate(read_epoch(Fusion(NATURAL, ROBUST, 1.0), 125))
@@ -159,7 +159,7 @@ def test_fusion_blends_each_image_once(alpha: float, label: str) -> None:
     np.testing.assert_array_equal(epoch_batch.ids, first_rows)
 
 
-def test_fusion_pairs_images_differently_in_each_epoch() -> None:
+def test_fusion_pairs_images_differently_in_each_epoch():
     epochs = [
         concatenate(read_epoch(Fusion(NATURAL, ROBUST), 125, epoch=epoch)).pixels.reshape(300, -1) for epoch in range(2)
     ]
@@ -170,14 +170,14 @@ def test_fusion_pairs_images_differently_in_each_epoch() -> None:
     alpha=st.sampled_from(TENTHS) | st.decimals(0, 1, places=4).map(str),
     pixels=st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), min_size=1, max_size=20),
 )
-def test_blend_rounds_half_up(alpha: str, pixels: list[tuple[int, int]]) -> None:
+def test_blend_rounds_half_up(alpha, pixels):
     first, second = np.array(pixels, np.uint8).T
     weight = Decimal(alpha)
     expected = [floor(weight * a + (1 - weight) * b + Decimal("0.5")) for a, b in pixels]
     assert blend(first, second, float(alpha)).tolist() == expected
 
 
-def test_identity_contains_everything_that_determines_the_batches() -> None:
+def test_identity_contains_everything_that_determines_the_batches():
     datasets = [
         OneSource(NATURAL),
         OneSource(ROBUST),
@@ -196,13 +196,13 @@ def test_identity_contains_everything_that_determines_the_batches() -> None:
     )
 
 
-def test_fusion_has_the_classes_of_the_set_that_provides_the_labels() -> None:
+def test_fusion_has_the_classes_of_the_set_that_provides_the_labels():
     nine_classes = numbered_images(30, "many", n_classes=9)
     assert Fusion(NATURAL, nine_classes).n_classes == 7
     assert Fusion(NATURAL, nine_classes, label="second").n_classes == 9
 
 
-def test_mixture_and_fusion_reject_incompatible_sets() -> None:
+def test_mixture_and_fusion_reject_incompatible_sets():
     with pytest.raises(DatasetError, match=r"Mixing many into natural failed: expected 7 classes .* got 9"):
         Mixture(NATURAL, numbered_images(300, "many", n_classes=9), 0.5)
     for data_class in (Mixture, Fusion):

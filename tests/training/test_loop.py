@@ -347,7 +347,7 @@ def test_channels_last_changes_only_the_rounding(monkeypatch):
         torch.testing.assert_close(channels_last.state_dict[name], tensor, rtol=0, atol=1e-4)
 
 
-def test_training_ignores_and_restores_the_callers_precision() -> None:
+def test_training_ignores_and_restores_the_callers_precision():
     recorded_settings = []
 
     class RecordingSpace(SmallSpace):

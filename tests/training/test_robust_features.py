@@ -45,7 +45,7 @@ def read_folder(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndar
     return images.images, images.labels, {name: made.read(name) for name in names}, made.info("images")["outcome"]
 
 
-def test_representation_method_reduces_distances_and_keeps_labels(tmp_path: Path) -> None:
+def test_representation_method_reduces_distances_and_keeps_labels(tmp_path):
     write_features(tmp_path, steps=60)
     images, labels, sources, outcome = read_folder(tmp_path)
     assert outcome["distance"] < 0.2 * outcome["distance_at_start"]
@@ -57,7 +57,7 @@ def test_representation_method_reduces_distances_and_keeps_labels(tmp_path: Path
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
-def test_target_methods_label_images_by_their_targets(tmp_path: Path, method: Method) -> None:
+def test_target_methods_label_images_by_their_targets(tmp_path, method):
     write_features(tmp_path, method, steps=20, step_size=0.4, epsilon=3.0)
     images, labels, sources, outcome = read_folder(tmp_path)
     np.testing.assert_array_equal(sources["original_labels"], IMAGES.labels)
@@ -76,9 +76,7 @@ def test_target_methods_label_images_by_their_targets(tmp_path: Path, method: Me
 @pytest.mark.parametrize(
     ("method", "n_arrays"), [*((method, 2) for method in METHODS), (METHODS[0], 0), (METHODS[0], 4)]
 )
-def test_interrupted_and_resumed_run_gives_equal_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, n_arrays: int
-) -> None:
+def test_interrupted_and_resumed_run_gives_equal_bytes(tmp_path, monkeypatch, method, n_arrays):
     digest = write_features(tmp_path / "uninterrupted", method)
     written: list[str] = []
     write_array, is_interrupted = ArrayFolder.write, True
@@ -104,7 +102,7 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) -> None:
+def test_images_do_not_depend_on_the_batch_size(tmp_path, method):
     digests = {
         write_features(tmp_path / str(size), method, network=Float64Network(), batch_size=size, steps=5)
         for size in (4, 7, 50)
@@ -112,7 +110,7 @@ def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) 
     assert len(digests) == 1
 
 
-def test_folder_with_other_settings_is_rejected(tmp_path: Path) -> None:
+def test_folder_with_other_settings_is_rejected(tmp_path):
     write_features(tmp_path, seed=1)
     for changed_argument, message in (
         ({"seed": 2}, "`seed` 2, got images with 1"),
@@ -127,7 +125,7 @@ def test_folder_with_other_settings_is_rejected(tmp_path: Path) -> None:
     assert not np.array_equal(start_rows, read_folder(tmp_path / "seed")[2]["start_rows"])
 
 
-def test_recorded_weights_hash_equals_that_of_the_file(tmp_path: Path) -> None:
+def test_recorded_weights_hash_equals_that_of_the_file(tmp_path):
     from safetensors.torch import save_file
 
     from robust201.core.files import sha256_of
@@ -140,7 +138,7 @@ def test_recorded_weights_hash_equals_that_of_the_file(tmp_path: Path) -> None:
     assert recipe["images"]["sha256"] == IMAGES.sha256
 
 
-def test_settings_have_the_published_defaults() -> None:
+def test_settings_have_the_published_defaults():
     assert FeatureSettings.of("representation") == FeatureSettings("representation", 1000, 0.1, None, 0, 100)
     assert FeatureSettings.of("next-target") == FeatureSettings("next-target", 100, 0.1, 0.5, 0, 100)
     for invalid_option in ({"steps": 0}, {"step_size": float("nan")}, {"epsilon": -1.0}, {"batch_size": 0}):
@@ -150,7 +148,7 @@ def test_settings_have_the_published_defaults() -> None:
         FeatureSettings.of("representation", epsilon=1.0)
 
 
-def test_representation_is_the_input_of_the_last_linear_layer() -> None:
+def test_representation_is_the_input_of_the_last_linear_layer():
     network = TinyNetwork()
     pixels = torch.rand(4, 3, SIZE, SIZE)
     with robust_features._representation(network) as represent:
@@ -162,7 +160,7 @@ def test_representation_is_the_input_of_the_last_linear_layer() -> None:
         torch.testing.assert_close(represent(cell_network, pixels), cell_network.features(pixels))
 
 
-def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
+def test_networks_without_a_representation_are_rejected(tmp_path):
     with pytest.raises(ConfigError, match=r"it has no torch\.nn\.Linear"):
         write_features(tmp_path, network=nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten()))
     layer = nn.Linear(3 * SIZE**2, N_CLASSES)

@@ -42,7 +42,7 @@ def add_weights(store: CheckpointStore, index: int = 3, dataset: str = "cifar10"
     return store.add(**fields)
 
 
-def test_store_returns_the_added_weights(tmp_path: Path) -> None:
+def test_store_returns_the_added_weights(tmp_path):
     with CheckpointStore(tmp_path / "store") as store:
         added = [add_weights(store, index, training={"inputs": {"recipe": {"epochs": 2}}}) for index in (21, 3)]
     reopened = CheckpointStore(tmp_path / "store")
@@ -53,7 +53,7 @@ def test_store_returns_the_added_weights(tmp_path: Path) -> None:
         assert_equal_tensors(reopened.load(record), random_weights(record.index, "cifar10", 777, 200))
 
 
-def test_store_add_changes_nothing_for_the_same_weights(tmp_path: Path) -> None:
+def test_store_add_changes_nothing_for_the_same_weights(tmp_path):
     with CheckpointStore(tmp_path) as store:
         record = add_weights(store)
     original_files = {
@@ -64,7 +64,7 @@ def test_store_add_changes_nothing_for_the_same_weights(tmp_path: Path) -> None:
     assert original_files == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in original_files}
 
 
-def test_store_add_repairs_a_damaged_file_and_replaces_old_weights(tmp_path: Path) -> None:
+def test_store_add_repairs_a_damaged_file_and_replaces_old_weights(tmp_path):
     with CheckpointStore(tmp_path) as store:
         record = add_weights(store)
         (tmp_path / record.file).write_bytes(b"cut")
@@ -75,7 +75,7 @@ def test_store_add_repairs_a_damaged_file_and_replaces_old_weights(tmp_path: Pat
     assert CheckpointStore(tmp_path).records() == (newer,)
 
 
-def test_store_find_prefers_200_epochs_and_seed_777(tmp_path: Path) -> None:
+def test_store_find_prefers_200_epochs_and_seed_777(tmp_path):
     with CheckpointStore(tmp_path) as store:
         for epochs, seed in ((12, 111), (12, 777), (200, 888), (200, 777), (300, 5)):
             add_weights(store, epochs=epochs, seed=seed)
@@ -100,7 +100,7 @@ def test_store_find_prefers_200_epochs_and_seed_777(tmp_path: Path) -> None:
         choose(4)
 
 
-def test_missing_manifests_and_files_are_named(tmp_path: Path) -> None:
+def test_missing_manifests_and_files_are_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"manifest\.jsonl"):
         CheckpointStore(tmp_path / "absent").find(3, "cifar10")
     with CheckpointStore(tmp_path) as store:
@@ -112,7 +112,7 @@ def test_missing_manifests_and_files_are_named(tmp_path: Path) -> None:
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_store_rejects_changed_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_store_rejects_changed_files(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("store")
     with CheckpointStore(folder) as store:
         record = add_weights(store)
@@ -132,7 +132,7 @@ def test_store_rejects_changed_files(tmp_path_factory: pytest.TempPathFactory, d
             store.load(record, verify=False)
 
 
-def test_store_rejects_weights_that_are_not_finite(tmp_path: Path) -> None:
+def test_store_rejects_weights_that_are_not_finite(tmp_path):
     from safetensors.torch import save
 
     state_dict = random_weights(3, "cifar10", 777, 200)
@@ -147,7 +147,7 @@ def test_store_rejects_weights_that_are_not_finite(tmp_path: Path) -> None:
             store.load(record, verify=False)
 
 
-def test_manifest_with_an_incomplete_last_line_is_read_and_truncated(tmp_path: Path) -> None:
+def test_manifest_with_an_incomplete_last_line_is_read_and_truncated(tmp_path):
     with CheckpointStore(tmp_path) as store:
         first = add_weights(store)
         add_weights(store, 21)
@@ -169,7 +169,7 @@ def test_manifest_with_an_incomplete_last_line_is_read_and_truncated(tmp_path: P
         ("{header}\n{line:.40}\n{line}\n", "line 2"),
     ],
 )
-def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path, content: str, place: str) -> None:
+def test_store_rejects_damaged_and_foreign_manifests(tmp_path, content, place):
     with CheckpointStore(tmp_path) as store:
         add_weights(store)
     header, line = store.manifest.read_text().splitlines()
@@ -178,7 +178,7 @@ def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path, content: st
         CheckpointStore(tmp_path).records()
 
 
-def test_store_reads_the_manifest_of_a_full_sweep_only_once(tmp_path: Path) -> None:
+def test_store_reads_the_manifest_of_a_full_sweep_only_once(tmp_path):
     common_fields = {"space": "nasbench201", "spec": "x", "epochs": 200, "seed": 777, "channels": 16, "cells": 5}
     common_fields |= {"n_classes": 10, "parameters": 1, "source": "s", "source_sha256": "0" * 64, "sha256": "1" * 64}
     lines = [
@@ -206,7 +206,7 @@ def add_snapshots(root: Path) -> CheckpointStore:
     return CheckpointStore(root)
 
 
-def test_snapshots_within_and_after_epochs_are_stored_together(tmp_path: Path) -> None:
+def test_snapshots_within_and_after_epochs_are_stored_together(tmp_path):
     store = add_snapshots(tmp_path)
     snapshots = store.find_all(3, "cifar10", recipes=["new"])
     assert [record.file.split("/")[1] for record in snapshots] == [
@@ -227,7 +227,7 @@ def test_snapshots_within_and_after_epochs_are_stored_together(tmp_path: Path) -
     assert ["steps" in line for line in lines] == [False, True, False, False]
 
 
-def test_snapshots_are_selected_by_epochs_or_steps(tmp_path: Path) -> None:
+def test_snapshots_are_selected_by_epochs_or_steps(tmp_path):
     store = add_snapshots(tmp_path)
 
     def selected_steps(**selection: Any) -> list[int | None]:

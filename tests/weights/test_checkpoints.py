@@ -58,7 +58,7 @@ def weights_by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, 
 
 
 @pytest.mark.parametrize(("hp", "seed"), [("12", 111), pytest.param("200", 777, marks=pytest.mark.slow)])
-def test_nats_reader_returns_the_official_tensors(nats: Path, hp: str, seed: int) -> None:
+def test_nats_reader_returns_the_official_tensors(nats, hp, seed):
     import nats_bench
 
     api = nats_bench.create(str(nats), "tss", fast_mode=True, verbose=False)
@@ -76,7 +76,7 @@ def test_nats_reader_returns_the_official_tensors(nats: Path, hp: str, seed: int
         assert config["arch_str"] == source_weights.spec
 
 
-def test_nasbench201_reader_returns_the_official_tensors(archive: Path) -> None:
+def test_nasbench201_reader_returns_the_official_tensors(archive):
     from nas_201_api import NASBench201API
 
     files = {index: torch.load(archive / f"{index:06d}-FULL.pth", weights_only=False) for index in INDICES[:2]}
@@ -95,7 +95,7 @@ def test_nasbench201_reader_returns_the_official_tensors(archive: Path) -> None:
     "path_name",
     ["folder", pytest.param("last part", marks=pytest.mark.slow)],
 )
-def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats: Path, parts: list[Path], path_name: str) -> None:
+def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats, parts, path_name):
     assert len(parts) > 3
     path = {"folder": parts[0].parent, "last part": parts[-1]}[path_name]
     assert detect_format(path).name == "nats-tar"
@@ -107,14 +107,14 @@ def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats: Path, part
         assert_equal_tensors(source_weights.state_dict, expected[trial].state_dict)
 
 
-def test_tar_reader_accepts_an_archive_in_one_part(nats: Path, parts: list[Path], tmp_path: Path) -> None:
+def test_tar_reader_accepts_an_archive_in_one_part(nats, parts, tmp_path):
     tar = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
     tar.write_bytes(b"".join(part.read_bytes() for part in parts))
     assert [source_weights.index for source_weights in iter_weights(tar, datasets=["cifar10"])] == list(INDICES)
 
 
 @pytest.mark.parametrize("suffix", ["pth", "pt", "safetensors"])
-def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path: Path, suffix: str) -> None:
+def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path, suffix):
     from safetensors.torch import save_file
 
     weights = {index: random_weights(index, "cifar10", 1, 200) for index in INDICES}
@@ -136,12 +136,12 @@ def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path: 
 # --- choice of trials
 
 
-def test_cifar10_valid_is_skipped_unless_requested(nats: Path) -> None:
+def test_cifar10_valid_is_skipped_unless_requested(nats):
     for datasets, expected in ((None, {"cifar10", "cifar100", "ImageNet16-120"}), (["cifar10-valid"],) * 2):
         assert {trial.dataset for trial in iter_weights(nats, indices=[3], datasets=datasets)} == set(expected)
 
 
-def test_nats_reader_ignores_seeds_without_weights(tmp_path: Path) -> None:
+def test_nats_reader_ignores_seeds_without_weights(tmp_path):
     from nats_bench import api_utils
 
     records = make_records(3, api_utils, trials={"200": [("cifar10", 999), ("cifar10", 888), ("cifar10", 777)]})
@@ -152,7 +152,7 @@ def test_nats_reader_ignores_seeds_without_weights(tmp_path: Path) -> None:
     assert [source_weights.seed for source_weights in iter_weights(tmp_path, seed=None)] == [888, 999]
 
 
-def test_nats_reader_prefers_zero_padded_file_names(nats: Path, tmp_path: Path) -> None:
+def test_nats_reader_prefers_zero_padded_file_names(nats, tmp_path):
     (tmp_path / "21.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
     assert [source_weights.index for source_weights in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
     (tmp_path / "000021.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
@@ -168,9 +168,7 @@ def test_nats_reader_prefers_zero_padded_file_names(nats: Path, tmp_path: Path) 
         ({"indices": [3], "hp": "90"}, "expected records of 90 epochs"),
     ],
 )
-def test_selections_that_match_nothing_are_rejected(
-    nats: Path, archive: Path, options: dict[str, Any], subject: str
-) -> None:
+def test_selections_that_match_nothing_are_rejected(nats, archive, options, subject):
     for source in (nats, archive):
         with pytest.raises(CheckpointError, match=subject):
             list(iter_weights(source, **options))
@@ -179,7 +177,7 @@ def test_selections_that_match_nothing_are_rejected(
 @pytest.mark.parametrize(
     "name", ["absent", "empty", "NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"]
 )
-def test_sources_without_a_known_format_are_rejected(tmp_path: Path, name: str) -> None:
+def test_sources_without_a_known_format_are_rejected(tmp_path, name):
     """The published single files have records, but no weights."""
     (tmp_path / "empty").mkdir()
     if "." in name:
@@ -191,7 +189,7 @@ def test_sources_without_a_known_format_are_rejected(tmp_path: Path, name: str) 
 # --- damaged files
 
 
-def test_records_of_another_network_or_training_length_are_rejected(nats: Path, tmp_path: Path) -> None:
+def test_records_of_another_network_or_training_length_are_rejected(nats, tmp_path):
     from nats_bench import api_utils
 
     (tmp_path / "000022.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
@@ -206,7 +204,7 @@ def test_records_of_another_network_or_training_length_are_rejected(nats: Path, 
 
 @settings(max_examples=15)
 @given(fraction=st.floats(0, 0.999))
-def test_readers_reject_truncated_files(nats: Path, archive: Path, fraction: float) -> None:
+def test_readers_reject_truncated_files(nats, archive, fraction):
     import tempfile
 
     for source in (nats / "000003.pickle.pbz2", archive / "000003-FULL.pth"):
@@ -226,7 +224,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize("file_name", ["000003.pickle.pbz2", "000003-FULL.pth", "000003.pth"])
-def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path: Path, file_name: str) -> None:
+def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path, file_name):
     content = {"200": {"arch_index": Malicious()}, "full": Malicious()}
     if file_name.endswith("pbz2"):
         (tmp_path / file_name).write_bytes(bz2.compress(pickle.dumps(content, 4)))
@@ -237,7 +235,7 @@ def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path: Path, fil
 
 
 @pytest.mark.parametrize("content", [[], {}, {"200": 3}, {"200": {"arch_index": 3, "all_results": {"cifar10": 1}}}])
-def test_readers_reject_contents_that_are_not_weights(tmp_path: Path, content: Any) -> None:
+def test_readers_reject_contents_that_are_not_weights(tmp_path, content):
     (tmp_path / "000003.pickle.pbz2").write_bytes(bz2.compress(pickle.dumps(content, 4)))
     with pytest.raises(CheckpointError, match=r"000003\.pickle\.pbz2: expected"):
         list(iter_weights(tmp_path))
@@ -250,7 +248,7 @@ def test_readers_reject_contents_that_are_not_weights(tmp_path: Path, content: A
 # --- split archives
 
 
-def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -> None:
+def test_split_tar_errors_contain_the_missing_part(nats, tmp_path):
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     names = [part.name for part in parts]
     for part in parts[-2:]:  # the last part may contain only the padding at the end of the archive
@@ -267,7 +265,7 @@ def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -
         list(iter_weights(tmp_path / "download"))
 
 
-def test_split_tar_reader_returns_networks_before_a_missing_part(nats: Path, tmp_path: Path) -> None:
+def test_split_tar_reader_returns_networks_before_a_missing_part(nats, tmp_path):
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as archive:
         # the records of #3 and #21, in the order of the archive
@@ -283,7 +281,7 @@ def test_split_tar_reader_returns_networks_before_a_missing_part(nats: Path, tmp
     ] == [index]
 
 
-def test_split_tar_reader_reads_only_the_requested_records(parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_tar_reader_reads_only_the_requested_records(parts, monkeypatch):
     n_read_bytes = 0
     original_readinto = JoinedParts.readinto
 
@@ -299,7 +297,7 @@ def test_split_tar_reader_reads_only_the_requested_records(parts: list[Path], mo
     assert n_read_bytes < total_bytes / 2
 
 
-def test_find_parts_sorts_nested_parts_and_rejects_several_archives(tmp_path: Path) -> None:
+def test_find_parts_sorts_nested_parts_and_rejects_several_archives(tmp_path):
     for name in ("a.taraa-aa", "a.taraa-ab", "a.tarab", "a.tarac-aa", "a.tarae"):
         (tmp_path / name).touch()
     assert [part.name for part in find_parts(tmp_path)] == ["a.taraa-aa", "a.taraa-ab", "a.tarab", "a.tarac-aa"]

@@ -48,7 +48,7 @@ def write_edited_record(folder: Path, index: int, edit: Any, trials: Any = None)
     api_utils.pickle_save(records, folder / f"{index:06d}.pickle")
 
 
-def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Path) -> None:
+def test_import_adds_the_selected_networks_to_the_store(nats, tmp_path):
     progress_calls: list[tuple[int, int]] = []
     report = import_to_store(
         nats, tmp_path, progress=lambda n_finished, total: progress_calls.append((n_finished, total))
@@ -71,7 +71,7 @@ def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Pa
         Network(record.spec, **size).load_state_dict(store.load(record), strict=True)
 
 
-def test_import_is_repeatable_and_equal_for_split_tar(nats: Path, tmp_path: Path) -> None:
+def test_import_is_repeatable_and_equal_for_split_tar(nats, tmp_path):
     parts = write_split_tar(tmp_path / "download", nats, 20_000)
     report = import_to_store(nats, tmp_path / "a")
     original_files = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
@@ -81,7 +81,7 @@ def test_import_is_repeatable_and_equal_for_split_tar(nats: Path, tmp_path: Path
     assert [record.sha256 for record in tar_report.imported] == [record.sha256 for record in report.imported]
 
 
-def test_import_selects_networks_datasets_epochs_and_seeds(nats: Path, tmp_path: Path) -> None:
+def test_import_selects_networks_datasets_epochs_and_seeds(nats, tmp_path):
     def imported_trials(**options: Any) -> set[tuple[int, str, int, int]]:
         store_name = "-".join(map(str, options.values()))
         report = import_to_store(nats, tmp_path / store_name, **options)
@@ -118,14 +118,14 @@ EDITS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_import_rejects_edited_records(tmp_path: Path, edit: str) -> None:
+def test_import_rejects_edited_records(tmp_path, edit):
     write_edited_record(tmp_path / "source", 3, EDITS[edit])
     with pytest.raises(CheckpointError, match="#3 cifar10 seed 777 in "):
         import_to_store(tmp_path / "source", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
-def test_import_reports_networks_rejected_after_the_first(nats: Path, tmp_path: Path) -> None:
+def test_import_reports_networks_rejected_after_the_first(nats, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
@@ -141,7 +141,7 @@ def test_import_reports_networks_rejected_after_the_first(nats: Path, tmp_path: 
     assert CheckpointStore(tmp_path / "store").find(21, "cifar100").seed == 777
 
 
-def test_import_ignores_recorded_seed_and_parameter_count(tmp_path: Path) -> None:
+def test_import_ignores_recorded_seed_and_parameter_count(tmp_path):
     # The fields next to the weights may belong to another network (NATS-Bench issue 36).
     write_edited_record(tmp_path / "source", 3, lambda _, trial: trial.update(params=99.0, flop=1.0, seed="0888"))
     (record,) = import_to_store(tmp_path / "source", tmp_path / "store").imported
@@ -149,7 +149,7 @@ def test_import_ignores_recorded_seed_and_parameter_count(tmp_path: Path) -> Non
     assert (record.seed, record.parameters) == (777, nasbench201.parameter_count(record.spec, **size))
 
 
-def test_import_checks_state_dicts_against_their_indices(tmp_path: Path) -> None:
+def test_import_checks_state_dicts_against_their_indices(tmp_path):
     for name, index in (("000003", 3), ("000021", 309)):
         torch.save(random_weights(index, "cifar10", 1, 1), tmp_path / f"{name}.pth")
     report = import_to_store(tmp_path, tmp_path / "store", datasets=["cifar10"])
@@ -165,7 +165,7 @@ README_PARAMETERS = {0: 129_306, 9: 316_346, 21: 372_346, 309: 129_306, 991: 615
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_import_reads_the_shared_checkpoints(shared_data: Path, tmp_path: Path) -> None:
+def test_import_reads_the_shared_checkpoints(shared_data, tmp_path):
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not source.is_dir():
         pytest.skip(f"no checkpoints in {shared_data}")
@@ -182,7 +182,7 @@ def test_import_reads_the_shared_checkpoints(shared_data: Path, tmp_path: Path) 
 
 
 @pytest.mark.shared
-def test_shared_checkpoints_equal_the_weights_read_by_the_official_package(shared_data: Path) -> None:
+def test_shared_checkpoints_equal_the_weights_read_by_the_official_package(shared_data):
     from nats_bench import api_utils
 
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
@@ -195,7 +195,7 @@ def test_shared_checkpoints_equal_the_weights_read_by_the_official_package(share
 
 
 @pytest.mark.shared
-def test_official_records_without_weights_are_rejected(shared_data: Path, tmp_path: Path) -> None:
+def test_official_records_without_weights_are_rejected(shared_data, tmp_path):
     source = shared_data / "nats-official"
     if not source.is_dir():
         pytest.skip(f"no nats-official in {shared_data}")

@@ -33,7 +33,7 @@ def trained_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return config.store / "manifest.jsonl"
 
 
-def test_written_manifest_equals_the_read_one(tmp_path: Path, trained_manifest: Path) -> None:
+def test_written_manifest_equals_the_read_one(tmp_path, trained_manifest):
     writer, records = ManifestWriter(tmp_path / "copy.jsonl"), read_manifest(trained_manifest)
     for trials in records.values():
         for record in trials.values():
@@ -45,9 +45,7 @@ def test_written_manifest_equals_the_read_one(tmp_path: Path, trained_manifest: 
 
 
 @pytest.mark.parametrize("field_name", INVALID_VALUES)
-def test_error_contains_line_and_field_of_an_invalid_value(
-    tmp_path: Path, trained_manifest: Path, field_name: str
-) -> None:
+def test_error_contains_line_and_field_of_an_invalid_value(tmp_path, trained_manifest, field_name):
     header, line, *other_lines = trained_manifest.read_text().splitlines()
     path, fields = tmp_path / "manifest.jsonl", json.loads(line)
     *parents, key = field_name.split(".")

@@ -16,7 +16,6 @@ from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.unpickling import is_torch_file
 from robust201.networks.spaces import SPACES
 from robust201.weights.loading import read_weights
-from tests.conftest import RunCommand, WriteSweep
 from tests.support.tiny_networks import TinyNetwork
 
 WEIGHTS = dict(TinyNetwork(seed=3).state_dict())
@@ -54,9 +53,7 @@ def assert_weights(path: Path) -> list[str]:
         (weights_with_prefix("module._orig_mod."), "the prefix 'module._orig_mod.' removed"),
     ],
 )
-def test_read_weights_returns_the_state_dict_of_a_torch_file(
-    tmp_path: Path, content: Any, expected_note: str | None, zipped: bool
-) -> None:
+def test_read_weights_returns_the_state_dict_of_a_torch_file(tmp_path, content, expected_note, zipped):
     path = tmp_path / "w.pth"
     path.write_bytes(torch_bytes(content, zipped=zipped))
     assert is_torch_file(path.read_bytes())
@@ -68,14 +65,14 @@ def test_read_weights_returns_the_state_dict_of_a_torch_file(
         assert expected_note in message
 
 
-def test_read_weights_warns_about_several_state_dicts_in_a_torch_file(tmp_path: Path) -> None:
+def test_read_weights_warns_about_several_state_dicts_in_a_torch_file(tmp_path):
     path = tmp_path / "w.pth"
     path.write_bytes(torch_bytes({"ema": {"other": torch.ones(1)}, "model": WEIGHTS}))
     with pytest.warns(RobustWarning, match=r"w\.pth contains several state_dicts: using 'model', not 'ema'\."):
         assert_weights(path)
 
 
-def test_read_weights_recognises_safetensors_files_with_other_names(tmp_path: Path) -> None:
+def test_read_weights_recognises_safetensors_files_with_other_names(tmp_path):
     save_file(WEIGHTS, tmp_path / "w.pth")
     assert assert_weights(tmp_path / "w.pth") == []
     save_file(weights_with_prefix("module."), tmp_path / "wrapped")
@@ -84,7 +81,7 @@ def test_read_weights_recognises_safetensors_files_with_other_names(tmp_path: Pa
 
 # A safetensors file begins with the length of its header. 640 begins like a pickle, and 0x04034B50 like a ZIP archive.
 @pytest.mark.parametrize("length", [640, 0x04034B50])
-def test_is_torch_file_rejects_safetensors_that_begin_like_a_torch_file(length: int) -> None:
+def test_is_torch_file_rejects_safetensors_that_begin_like_a_torch_file(length):
     beginning = length.to_bytes(8, "little")
     assert beginning.startswith((b"\x80\x02", b"PK\x03\x04"))
     assert not is_torch_file(beginning)
@@ -115,7 +112,7 @@ INVALID_FILES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", INVALID_FILES)
-def test_read_weights_rejects_invalid_files(tmp_path: Path, case: str) -> None:
+def test_read_weights_rejects_invalid_files(tmp_path, case):
     path = tmp_path / "w.pth"
     path.write_bytes(INVALID_FILES[case])
     with pytest.raises(CheckpointError, match=rf"Reading weights failed for {path}: "):
@@ -123,7 +120,7 @@ def test_read_weights_rejects_invalid_files(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_read_weights_rejects_torch_files_truncated_to_any_length(tmp_path: Path, zipped: bool) -> None:
+def test_read_weights_rejects_torch_files_truncated_to_any_length(tmp_path, zipped):
     raw, path = torch_bytes(WEIGHTS, zipped=zipped), tmp_path / "w.pth"
     for length in range(8, len(raw), len(raw) // 20):
         path.write_bytes(raw[:length])
@@ -132,9 +129,7 @@ def test_read_weights_rejects_torch_files_truncated_to_any_length(tmp_path: Path
 
 
 @pytest.mark.parametrize("command", [("run",), ("plan", "--check")])
-def test_sweep_rejects_a_torch_file_and_prints_the_conversion_command(
-    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_sweep_rejects_a_torch_file_and_prints_the_conversion_command(write_sweep, robust201, tmp_path, command):
     network = SPACES["zoo"].build("lenet5", n_classes=10)
     path = tmp_path / "it's lenet.pth"
     path.write_bytes(torch_bytes({"state_dict": {f"module.{name}": t for name, t in network.state_dict().items()}}))

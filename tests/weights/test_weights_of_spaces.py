@@ -20,7 +20,7 @@ from robust201.sweep.facts import load_plan
 from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields
 from robust201.weights.store import CheckpointStore
-from tests.conftest import RunCommand, WriteSweep
+from tests.conftest import RunCommand
 from tests.run.test_extended_sweeps import write_parquet
 
 STATE_DICT = {"weight": torch.arange(4.0)}
@@ -66,7 +66,7 @@ def write_tiny_weights(path: Path, width: int = 4, seed: int = 0) -> Path:
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
-def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> None:
+def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path):
     spaces = ("nasbench201", "zoo", "file", "numbers")
     with CheckpointStore(tmp_path) as store:
         for value, space in enumerate(spaces):
@@ -87,7 +87,7 @@ def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> No
         reopened.find(21, "cifar10", space="absent")
 
 
-def test_store_writes_different_files_for_names_and_recipes_with_dashes(tmp_path: Path) -> None:
+def test_store_writes_different_files_for_names_and_recipes_with_dashes(tmp_path):
     with CheckpointStore(tmp_path) as store:
         for name, recipe in (("a-b", "c"), ("a", "b-c")):
             store.add(space="zoo", index=name, recipe=recipe, epochs=1, seed=0, **COMMON_FIELDS)
@@ -95,7 +95,7 @@ def test_store_writes_different_files_for_names_and_recipes_with_dashes(tmp_path
 
 
 @pytest.mark.parametrize("invalid_field", [{"space": "../zoo"}, {"index": "a/b"}, {"recipe": ".."}, {"dataset": ""}])
-def test_store_rejects_names_that_cannot_name_files(tmp_path: Path, invalid_field: dict[str, str]) -> None:
+def test_store_rejects_names_that_cannot_name_files(tmp_path, invalid_field):
     fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **COMMON_FIELDS, **invalid_field}
     with (
         CheckpointStore(tmp_path) as store,
@@ -112,9 +112,7 @@ def import_tiny(robust201: RunCommand, folder: Path, *options: object) -> Any:
 
 
 @pytest.mark.parametrize("space", ["zoo", "file"])
-def test_sweep_evaluates_several_recipes_of_another_space(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, space: str
-) -> None:
+def test_sweep_evaluates_several_recipes_of_another_space(robust201, write_sweep, tmp_path, space):
     models = tmp_path / "my_models.py"
     models.write_text(MODELS)
     option = "zoo" if space == "zoo" else f"{models}:build"
@@ -144,7 +142,7 @@ def test_sweep_evaluates_several_recipes_of_another_space(
     assert "Computed 0 evaluations" in robust201("run", "--allow-code", sweep).err
 
 
-def test_equal_architecture_names_in_two_files_are_two_networks(robust201: RunCommand, tmp_path: Path) -> None:
+def test_equal_architecture_names_in_two_files_are_two_networks(robust201, tmp_path):
     """The tensors have equal shapes, so only the hash of the file distinguishes the networks."""
     for seed, name in enumerate(("a", "b")):
         (tmp_path / f"{name}.py").write_text(f"{MODELS}\n# {name}\n")
@@ -157,7 +155,7 @@ def test_equal_architecture_names_in_two_files_are_two_networks(robust201: RunCo
         store.load(record)  # checks the hash; the second import must not have overwritten the file of the first
 
 
-def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:
+def test_network_of_another_space_is_loaded_from_a_store(robust201, tmp_path):
     path = write_tiny_weights(tmp_path / "source/tiny.safetensors")
     assert import_tiny(robust201, tmp_path / "source", "--space", "zoo").code == 0
     pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
@@ -175,15 +173,13 @@ def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, 
         ("000021", ["--space", "zoo"], "source"),
     ],
 )
-def test_invalid_import_gives_a_one_line_error(
-    robust201: RunCommand, tmp_path: Path, name: str, options: list[str], subject: str
-) -> None:
+def test_invalid_import_gives_a_one_line_error(robust201, tmp_path, name, options, subject):
     write_tiny_weights(tmp_path / f"source/{name}.safetensors")
     assert subject in import_tiny(robust201, tmp_path / "source", *options).error_line(2)
     assert not (tmp_path / "store").exists()
 
 
-def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:
+def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201, tmp_path):
     write_tiny_weights(tmp_path / "source/tiny.safetensors")
     command = (
         "import",
@@ -217,9 +213,7 @@ def weights_of(results: Path) -> dict[str, str]:
     return {dataset: facts.networks[0].weights.sha256 for dataset, facts in datasets.items()}
 
 
-def test_each_dataset_may_have_separate_weight_files(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, fields_with_two_datasets: dict[str, Any]
-) -> None:
+def test_each_dataset_may_have_separate_weight_files(robust201, write_sweep, tmp_path, fields_with_two_datasets):
     files = {name: {"tiny": str(write_tiny_weights(tmp_path / name / "tiny.safetensors", seed=seed))}
              for seed, name in enumerate(("digits", "mine"))}  # fmt: skip
     sweep = write_sweep(**fields_with_two_datasets, weights={"files": files})
@@ -231,9 +225,7 @@ def test_each_dataset_may_have_separate_weight_files(
     assert portable_fields(config)["weights"]["files"] == {name: {"tiny": "tiny.safetensors"} for name in files}
 
 
-def test_weight_files_by_network_are_used_for_every_dataset(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, fields_with_two_datasets: dict[str, Any]
-) -> None:
+def test_weight_files_by_network_are_used_for_every_dataset(robust201, write_sweep, tmp_path, fields_with_two_datasets):
     files = {"tiny": str(write_tiny_weights(tmp_path / "tiny.safetensors"))}
     assert robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).code == 0
     assert len(set(weights_of(tmp_path / "results").values())) == 1
@@ -248,7 +240,5 @@ def test_weight_files_by_network_are_used_for_every_dataset(
         ({"digits": {"tiny": 3}, "mine": {"tiny": "a"}}, "weights.files.digits.tiny"),
     ],
 )
-def test_invalid_weight_files_give_a_one_line_error(
-    robust201: RunCommand, write_sweep: WriteSweep, fields_with_two_datasets: dict[str, Any], files: Any, subject: str
-) -> None:
+def test_invalid_weight_files_give_a_one_line_error(robust201, write_sweep, fields_with_two_datasets, files, subject):
     assert subject in robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).error_line(2)

@@ -105,10 +105,13 @@ def read_network(
             )
         return {name or network: evaluation for network, evaluation in evaluations.items()}
     if ":" not in rest.partition(",")[0]:
+        advice = (
+            f"Append the function: {rest}:FUNCTION" if rest.endswith(".py") else "Evaluate a network with --save first"
+        )
         raise ConfigError(
             f"Reading networks failed for {text!r}: expected a saved evaluation (a folder of --save), FILE:FUNCTION or "
             f"DATASET:ARCHITECTURE, got {'another path' if Path(rest).exists() else 'no such path'}. "
-            "Evaluate a network with --save first, or correct the name."
+            f"{advice}, or correct the name."
         )
     return {name or rest.partition(",")[0]: parse_user_network(rest)}
 

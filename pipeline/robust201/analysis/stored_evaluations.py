@@ -12,6 +12,7 @@ from robust201.analysis.dataset_results import DatasetResults, choose_results, r
 from robust201.analysis.evaluation import Evaluation, KeyResults
 from robust201.analysis.ranking import nearest_strength
 from robust201.analysis.terms import require_evaluations
+from robust201.core.files import resolve_bundled
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import is_dataset
 from robust201.dataset.outcomes import has_outcomes_of, read_images
@@ -27,7 +28,7 @@ _NON_PARAMETER_FIELDS = ("network", "images", "dataset", "key")
 def split_network(text: str) -> tuple[Path, str] | None:
     """Split ``DATASET:NETWORK`` into a dataset's folder and a network's name; return None for other text."""
     for colon in (index for index, character in enumerate(text) if character == ":"):
-        folder, name = Path(text[:colon]), text[colon + 1 :]
+        folder, name = resolve_bundled(text[:colon]), text[colon + 1 :]
         if name and folder.is_dir() and is_dataset(folder):
             return folder, name
     return None

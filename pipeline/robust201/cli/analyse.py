@@ -20,8 +20,8 @@ Folders = Annotated[
     list[Path],
     typer.Argument(
         metavar="DATASET...",
-        help="Folders written by export, their parquet subfolders, or the published dataset. Several folders are "
-        "merged; an evaluation comes from the last folder that has it.",
+        help="Folders written by export, or the published dataset. Several folders are merged; an evaluation comes "
+        "from the last folder that has it.",
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Also write the tables to this folder as CSV.")]

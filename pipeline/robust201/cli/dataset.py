@@ -10,6 +10,7 @@ from robust201.cli import console
 from robust201.cli.options import DatasetPath, Results, WeightsName, results_of, split_names
 from robust201.cli.plot import ShownKeys, ShownNetworks
 from robust201.core.errors import ConfigError
+from robust201.core.files import resolve_bundled
 
 if TYPE_CHECKING:
     from robust201.dataset.export import ExportReport
@@ -121,6 +122,7 @@ def report(
     from robust201.figures.report import write_report
 
     folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
-    page = out or folder.parent / f"{folder.name}-report.html"
+    parent = Path() if dataset != resolve_bundled(dataset) else folder.parent
+    page = out or parent / f"{folder.name}-report.html"
     reader = Dataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     typer.echo(write_report(reader, page))

@@ -50,7 +50,7 @@ EXAMPLES = {
     "corrupt": "robust201 corrupt --data digits --out corrupted --keys fog,frost",
     "evaluate": "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd:8/255 --save plain",
     "curves": "robust201 curves plain.py:build robust.py:build --data cifar10 --keys fmn_l2 --out curves.pdf",
-    "compare": "robust201 compare plain robust",
+    "compare": "robust201 compare plain.py:build robust.py:build --data cifar10 --keys clean,pgd:8/255",
 }
 """Example command line of each command."""
 

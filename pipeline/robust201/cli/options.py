@@ -43,7 +43,8 @@ SlurmRequeue = Annotated[
     typer.Option("--slurm-requeue", help="In a Slurm array: requeue the task if its time limit stops it."),
 ]
 DATASET_ARGUMENT = typer.Argument(
-    metavar="DATASET", help="A folder written by export, its parquet subfolder, or the published dataset."
+    metavar="DATASET",
+    help="A folder written by export, the published dataset, or the included bundled:benchmark_data/cells-cifar10.",
 )
 DatasetPath = Annotated[Path, DATASET_ARGUMENT]
 ImageDataset = Annotated[

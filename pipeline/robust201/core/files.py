@@ -367,6 +367,12 @@ def bundled(name: str) -> Path:
     )
 
 
+def resolve_bundled(path: str | Path) -> Path:
+    """Return a path, in which the prefix ``bundled:`` means a file or folder that ships with robust201."""
+    name = str(path)
+    return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(path)
+
+
 def portable_name(path: Path) -> str:
     """Shorten a bundled path to ``bundled:`` and its name (see `bundled`), and any other path to its last component."""
     for root in _bundled_roots():

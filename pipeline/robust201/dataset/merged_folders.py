@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
+from robust201.core.files import resolve_bundled
 from robust201.core.records import (
     ArchitectureId,
     canonical_json,
@@ -49,7 +50,8 @@ class MergedFolders:
         """Open a dataset, or several datasets as one.
 
         Args:
-            path: the folder that contains meta.json and a folder for each dataset.
+            path: the folder that contains meta.json and a folder for each dataset. With the prefix ``bundled:``, it
+                ships with robust201: ``bundled:benchmark_data/cells-cifar10``.
             others: further folders. Each evaluation (dataset, key, strength, network) is read from the last folder that
                 has it.
             weights: name of the weights whose results are read by default; only needed if there are several.
@@ -60,7 +62,7 @@ class MergedFolders:
             ResultsError: a folder does not exist, or its meta.json is missing or invalid.
             FormatVersionError: sweep.json has a format that this version does not know.
         """
-        self.folders = tuple(DatasetFolder(Path(folder)) for folder in (path, *others))
+        self.folders = tuple(DatasetFolder(resolve_bundled(folder)) for folder in (path, *others))
         first = self.folders[0]
         self.path = first.path
         self.sweep = first.sweep if len(self.folders) == 1 else None

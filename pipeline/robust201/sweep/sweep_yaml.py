@@ -15,7 +15,7 @@ import yaml
 from pydantic import BeforeValidator
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import bundled
+from robust201.core.files import resolve_bundled
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
@@ -179,10 +179,8 @@ def _expand_path(value: object) -> object:
         raise ValueError(
             f"expected a path, got {path_text!r}. Write the path of a file or folder; '.' is the current folder."
         )
-    if path_text.startswith("bundled:"):
-        return bundled(path_text.removeprefix("bundled:"))
     try:
-        return Path(path_text).expanduser()
+        return resolve_bundled(path_text).expanduser()
     except RuntimeError as error:
         raise ValueError(f"expected a path, got {path_text!r}: no such user. Write the full path.") from error
 
