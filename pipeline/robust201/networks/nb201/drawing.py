@@ -5,14 +5,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from robust201.core.colours import INK, PAPER
 from robust201.networks.nb201.cells import EDGES, NODE_NAMES, OPERATIONS, parse
 
 if TYPE_CHECKING:
     import altair as alt
+    import numpy as np
+    from numpy.typing import NDArray
 
 OPERATION_COLOURS = {
     "none": "#8b949e",
@@ -45,11 +44,13 @@ nodes; positive to the right of the edge."""
 _CURVE_SEGMENTS = 40
 
 
-def edge_curve(edge: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def edge_curve(edge: int) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
     """Return the points (n, 2) of an edge's curve, and the centre (2,) of its label.
 
     The curve is quadratic, leads from the source node to the target node, and ends at the circles of both.
     """
+    import numpy as np
+
     source, target = EDGES[edge]
     start, end = np.array(NODES[source]), np.array(NODES[target])
     to_the_right = np.array([end[1] - start[1], start[0] - end[0]])
@@ -103,7 +104,7 @@ def draw_cell(spec: str | None, title: str = "", width: float = 200.0) -> "alt.L
     # Angles of the arrow heads are in degrees, clockwise from the top.
     arrows = chart(
         [
-            (edge, operation, *curve[-1], 90 - np.degrees(np.arctan2(*(curve[-1] - curve[-2])[::-1])))
+            (edge, operation, *curve[-1], 90 - math.degrees(math.atan2(*(curve[-1] - curve[-2])[::-1])))
             for edge, operation, curve, _ in edges
         ],
         "x",
