@@ -20,7 +20,7 @@ from robust201.networks.nb201 import cells as nasbench201
 from robust201.networks.nb201.cells import edit_distance, kernel_parameters
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
-from tests.support.small_results import results_of, write_results
+from tests.support.small_results import results_of, write_results, write_sweep_json
 
 SPECS = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
 
@@ -310,6 +310,17 @@ def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
     assert curves["high"].to_numpy() == pytest.approx(high)
     results.__dict__["image_counts"] = results.image_counts * np.nan  # as if the folder did not record it
     assert FIGURES["attack-curves"].compute_numbers(results)["low"].isna().all()
+
+
+def test_intervals_of_accuracy_curves_use_the_number_of_images_of_each_accuracy(tmp_path):
+    for key, strengths, n_images in (("clean", [0], 10_000), ("pgd", [1, 8], 500)):
+        write_results(tmp_path / key, {key: {"0": 0.5 if key == "clean" else [0.5, 0.25]}})
+        write_sweep_json(tmp_path / key, {"cifar10": {key: strengths}}, {"images": {"count": n_images, "seed": 0}})
+    (results,) = read_results(Dataset(tmp_path / "clean", tmp_path / "pgd"))
+    curves = FIGURES["attack-curves"].compute_numbers(results).sort_values("strength")
+    low, high = accuracy_intervals([0.5, 0.5, 0.25], [10_000, 500, 500])
+    assert curves["low"].to_numpy() == pytest.approx(low)
+    assert curves["high"].to_numpy() == pytest.approx(high)
 
 
 @pytest.mark.parametrize(
