@@ -26,7 +26,7 @@ from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import PRESETS, TASKS
 from robust201.tasks.constraints import Constraint
-from robust201.tasks.strengths import format_term
+from robust201.tasks.strengths import format_term, unit_of
 
 _Network = nn.Module | Evaluation | UserNetwork | str | Path
 
@@ -291,12 +291,13 @@ def _check_distances(name: str, evaluation: Evaluation, keys: Iterable[str], con
         if results is None or results.distances is None:
             problem = f"it has no results under {key}"
         elif np.isinf(results.distances).any() and constraint.radius(max(results.strengths)) < largest * (1 - 1e-4):
-            problem = f"{key} was evaluated only up to epsilon {constraint.radius(max(results.strengths)):.4g}"
+            largest_key = format_term(key, max(results.strengths), unit_of(constraint, "attack"))
+            problem = f"it was evaluated only up to {largest_key}"
         else:
             continue
         raise ConfigError(
             f"Computing curves failed for {name}: {problem}, but curves cover every epsilon. Evaluate it with the key "
-            f"{key}:{largest:.6g}."
+            f"{key}:{largest:.6g}, and save it in another folder."
         )
 
 

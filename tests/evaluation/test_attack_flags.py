@@ -39,14 +39,14 @@ def test_plausible_results_have_no_flags():
 @pytest.mark.parametrize(
     ("changes", "check", "where", "networks"),
     [
-        ({("aa_square", 1.0): {0: 0.7, 1: 0.2}}, "black-box stronger", "aa_square:1/255 against aa_apgd-ce:1/255", [1]),
-        ({("fgsm", 1.0): {0: 0.3, 1: 0.4}}, "single step stronger", "fgsm:1/255 against pgd:1/255", [0]),
+        ({("aa_square", 1.0): {0: 0.7, 1: 0.2}}, "black-box stronger", "aa_apgd-ce:1/255 against aa_square:1/255", [1]),
+        ({("fgsm", 1.0): {0: 0.3, 1: 0.4}}, "single step stronger", "pgd:1/255 against fgsm:1/255", [0]),
         ({("pgd", 8.0): {0: 0.6, 1: 0.6}}, "not monotone", "pgd:8/255 against pgd:1/255", [1, 0]),
         ({("fgsm", 255.0): {0: 0.26, 1: 0.1}}, "far from chance", "fgsm:255/255", [0]),
         (
             {("aa_standard", 1.0): {0: 0.5, 1: 0.29}},
             "ensemble weaker",
-            "aa_apgd-ce:1/255 against aa_standard:1/255",
+            "aa_standard:1/255 against aa_apgd-ce:1/255",
             [0],
         ),
         ({ZERO_GRADIENTS: {0: 0.02, 1: 0.01}}, "zero gradients", "input_gradient", [0]),
@@ -54,19 +54,19 @@ def test_plausible_results_have_no_flags():
         (
             WEAK_STANDARD | {("fmn", 8.0): {0: 0.1, 1: 0.0}},
             "ensemble weaker",
-            "fmn:8/255 against aa_standard:8/255",
+            "aa_standard:8/255 against fmn:8/255",
             [0],
         ),
         (
             WEAK_STANDARD | {("aa_fab-t", 8.0): {0: 0.1, 1: 0.0}},
             "ensemble weaker",
-            "aa_fab-t:8/255 against aa_standard:8/255",
+            "aa_standard:8/255 against aa_fab-t:8/255",
             [0],
         ),
         (
             {("fmn_l2", 0.5): {0: 0.6, 1: 0.0}, ("aa_square_l2", 0.5): {0: 0.1, 1: 0.0}},
             "black-box stronger",
-            "aa_square_l2:0.5 against fmn_l2:0.5",
+            "fmn_l2:0.5 against aa_square_l2:0.5",
             [0],
         ),
         (
@@ -89,7 +89,7 @@ def test_find_flags_compares_only_attacks_with_the_same_norm():
     (flag,) = find_flags_with(
         l2_results | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}}
     )
-    assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2:0.5 against aa_apgd-ce_l2:0.5", [0])
+    assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_apgd-ce_l2:0.5 against aa_square_l2:0.5", [0])
 
 
 def test_single_step_attack_is_not_flagged_as_not_monotone():
@@ -106,11 +106,11 @@ def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images():
 @pytest.mark.parametrize(
     ("changes", "check", "where"),
     [
-        ({("fgsm", 1.0): {0: 0.44}}, "single step stronger", "fgsm:1/255 against pgd:1/255"),
-        ({("aa_square", 1.0): {0: 0.39}}, "black-box stronger", "aa_square:1/255 against aa_apgd-ce:1/255"),
-        ({("aa_standard", 1.0): {0: 0.41}}, "ensemble weaker", "aa_apgd-ce:1/255 against aa_standard:1/255"),
-        ({("aa_standard", 1.0): {0: 0.46}}, "ensemble weaker", "pgd:1/255 against aa_standard:1/255"),
-        ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm:1/255 against aa_standard:1/255"),
+        ({("fgsm", 1.0): {0: 0.44}}, "single step stronger", "pgd:1/255 against fgsm:1/255"),
+        ({("aa_square", 1.0): {0: 0.39}}, "black-box stronger", "aa_apgd-ce:1/255 against aa_square:1/255"),
+        ({("aa_standard", 1.0): {0: 0.41}}, "ensemble weaker", "aa_standard:1/255 against aa_apgd-ce:1/255"),
+        ({("aa_standard", 1.0): {0: 0.46}}, "ensemble weaker", "aa_standard:1/255 against pgd:1/255"),
+        ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "aa_standard:1/255 against fgsm:1/255"),
     ],
 )
 def test_find_flags_reports_any_difference_if_requested(changes, check, where):
@@ -148,12 +148,12 @@ def test_verify_shows_flags(tmp_path, robust201):
     assert "signs of weak attacks" not in robust201("verify", folder).out
     verify_result = robust201("verify", folder, "--attack-flags")
     assert verify_result.code == 0
-    message = "black-box stronger: cifar10 aa_square:1/255 against aa_apgd-ce:1/255: 1 of 2 networks, such as #1 ("
+    message = "black-box stronger: cifar10 aa_apgd-ce:1/255 against aa_square:1/255: 1 of 2 networks, such as #1 ("
     assert f"warning: {message}0.4500 against" in verify_result.err
     assert "2 signs of weak attacks" in " ".join(verify_result.out.split())
     payload = json.loads(robust201("verify", folder, "--attack-flags", "--json").out)
     assert [flag["where"] for flag in payload["flags"]] == [
-        f"aa_square:{epsilon}/255 against aa_apgd-ce:{epsilon}/255" for epsilon in (1, 8)
+        f"aa_apgd-ce:{epsilon}/255 against aa_square:{epsilon}/255" for epsilon in (1, 8)
     ]
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 

@@ -99,7 +99,7 @@ def test_fractions_of_255_are_converted_exactly():
 def test_default_normalisation_of_user_networks_gives_warning(make_sweep, tmp_path):
     (tmp_path / "networks.py").write_text("def build(): ...\n")
     space = {
-        "space": {"file": str(tmp_path / "networks.py")},
+        "space": {"file": str(tmp_path / "networks.py"), "gmacs": 0.1},
         "architectures": ["a"],
         "keys": {"clean": {}},
         "network": {},
@@ -112,3 +112,6 @@ def test_default_normalisation_of_user_networks_gives_warning(make_sweep, tmp_pa
     assert "get the images of cifar10 normalised by mean [0.4" in warning
     assert "normalisation: {mean: [0, 0, 0], std: [1, 1, 1]}" in warning
     assert find_warnings(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
+    del space["space"]["gmacs"]
+    (warning,) = find_warnings(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]})
+    assert warning.startswith("space.gmacs: not set")

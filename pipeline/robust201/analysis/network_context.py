@@ -125,7 +125,8 @@ def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
         raise DatasetError(
             f"Reading labels failed for the images of {n_folders:,} class folders: the network has "
             f"{classifier.n_classes:,} classes, so labels cannot be derived from the order of the folders. Write the "
-            f'label of each folder into labels.json beside the folders, such as {{"{images.class_names[0]}": 0, …}}.'
+            "label of each folder into a file labels.json in the folder that contains them, such as "
+            f'{{"{images.class_names[0]}": 0, …}}.'
         )
 
 

@@ -46,7 +46,7 @@ class Ranking:
         order: name of the evaluation that orders the networks; empty without accuracies.
         networks: label of each network, in this order.
         summary: sentence on the best network by this evaluation, and on the networks tied with it.
-        basis: note on the number of images and the tests.
+        basis: note on networks that are not shown, the number of images and the tests.
     """
 
     table: pd.DataFrame
@@ -110,7 +110,9 @@ def rank_networks(
     # The strongest attack has the lowest mean accuracy.
     first = min(attacks, key=lambda each: float(each["accuracy"].mean()), default=[*not_clean, *standings][0])
     # Networks that lack the accuracy that orders them come last.
-    shown = list(dict.fromkeys(each for standing in (first, *standings) for each in standing["network"]))[:max_networks]
+    ranked = list(dict.fromkeys(each for standing in (first, *standings) for each in standing["network"]))
+    shown = ranked[:max_networks]
+    note = f"The best {len(shown):,} of {len(ranked):,} networks. " if len(shown) < len(ranked) else ""
     tables = [
         standing.set_index("network").loc[[each for each in shown if each in standing["network"].array]].reset_index()
         for standing in standings
@@ -121,7 +123,7 @@ def rank_networks(
         str(first["evaluation"].iloc[0]),
         {network: results.network_label(network) for network in shown},
         _describe_best(results, first),
-        _describe_basis(standings),
+        note + _describe_basis(standings),
     )
 
 

@@ -99,12 +99,12 @@ def load_yaml(
     """
     from robust201.sweep.facts import load_sweep
     from robust201.sweep.loading import is_training_yaml, load_training
-    from robust201.sweep.sweep_warnings import find_default_normalisations, find_sweep_warnings
+    from robust201.sweep.sweep_warnings import find_network_warnings, find_sweep_warnings
 
     config: SweepConfig | TrainingConfig
     if is_training_yaml(path):
         config = load_training(path, store=out, **overrides)
-        warnings = [*find_default_normalisations(config)]
+        warnings = [*find_network_warnings(config)]
     else:
         config = load_sweep(path, results=out, **overrides)
         warnings = find_sweep_warnings(config)

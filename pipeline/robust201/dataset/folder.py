@@ -3,6 +3,7 @@
 import errno
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robust201.core.errors import FormatVersionError, ResultsError, RobustWarning, did_you_mean
+from robust201.core.errors import FormatVersionError, InputError, ResultsError, RobustWarning, did_you_mean
+from robust201.core.files import resolve_bundled
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.dataset.json_rows import iter_json_rows, read_first_value, read_json, read_object
 from robust201.dataset.layout import (
@@ -445,11 +447,14 @@ def _find_file(candidates: Iterable[Path]) -> Path | None:
 
 def _not_a_dataset_error(path: Path) -> ResultsError:
     problem = "it has no meta.json"
-    fix = "Use an export or the published dataset"
+    fix = "Use an export or the published dataset."
     if (path / RESULTS_FOLDER_FILE).is_file():
         problem = "it contains the results of a sweep, not a dataset"
-        fix = f"Run `robust201 export {path} --out DATASET`, with --partial if the sweep is unfinished"
+        fix = f"Run `robust201 export {path} --out DATASET`, with --partial if the sweep is unfinished."
     elif not path.is_dir():
         problem = "there is no such folder"
-        fix = "Correct the path"
-    return ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}.")
+        fix = "Correct the path."
+        with suppress(InputError):
+            resolve_bundled(shipped := f"bundled:benchmark_data/{path.name}")
+            fix = f"Did you mean {shipped!r}?"
+    return ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}")

@@ -62,7 +62,7 @@ class AttackFlag:
     Attributes:
         dataset: name of the dataset; empty for a single network on images without a name.
         check: name of a rule of `_RULES`, or `AT_CHANCE`.
-        where: keys and strengths, such as ``pgd:8/255 against pgd:1/255``.
+        where: keys and strengths, such as ``pgd:8/255 against pgd:1/255``, in the order of the compared numbers.
         reason: possible cause, and the threshold.
         networks: networks that show the sign, each with the two compared numbers, the higher one first. The network
             with the clearest sign comes first.
@@ -140,7 +140,7 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
         for weak, strong in pairs:
             for key, strength in sorted(results):
                 if key == weak.key and strength > CLEAN_STRENGTH and (strong.key, strength) in results:
-                    where = f"{_name(weak, strength)} against {_name(strong, strength)}"
+                    where = f"{_name(strong, strength)} against {_name(weak, strength)}"
                     yield where, results[strong.key, strength], results[weak.key, strength]
 
     return compare

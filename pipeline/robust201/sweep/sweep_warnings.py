@@ -25,7 +25,7 @@ def find_sweep_warnings(config: SweepConfig) -> list[str]:
     """Return all warnings about a sweep."""
     return [
         *_find_omitted_corruptions(config),
-        *find_default_normalisations(config),
+        *find_network_warnings(config),
         *_find_doubtful_parameters(config),
     ]
 
@@ -42,10 +42,18 @@ def _find_omitted_corruptions(config: SweepConfig) -> Iterator[str]:
             )
 
 
-def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterator[str]:
-    """Warn that a user's networks get normalised images of built-in datasets, unlike in `robust201 evaluate`."""
+def find_network_warnings(config: SweepConfig | TrainingConfig) -> Iterator[str]:
+    """Warn about defaults for a user's networks: their cost, and the normalisation of images of built-in datasets.
+
+    `robust201 evaluate` does not normalise images.
+    """
     if not isinstance(config.space, SpaceFile):
         return
+    if "gmacs" not in config.space.model_fields_set:
+        yield (
+            f"space.gmacs: not set, so times are estimated as if each network made {config.space.gmacs:g} billion "
+            "multiply-accumulates per image. Set it to their number."
+        )
     for dataset, section in config.datasets.items():
         normalisation = config.dataset_spec(dataset).normalisation
         if section.normalisation is None and normalisation != NO_NORMALISATION.of_channels(len(normalisation.mean)):
