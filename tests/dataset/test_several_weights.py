@@ -64,6 +64,7 @@ def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
         assert dataset.value(2, "cifar10", "pgd", "cm") == single_dataset.value(2, "cifar10", "pgd", "cm")
         # Tables of one set of weights are not used for another set.
         assert dataset.with_weights("e200-s0").accuracy(2, "cifar10", "pgd", 8.0) == accuracy / 2
+        assert dataset.with_weights(None).table.equals(single_dataset.table)
 
 
 def test_query_without_name_of_weights_lists_names_in_one_line(folder):

@@ -61,22 +61,45 @@ class UnreliableCluster:
         self._worker.close()
 
 
+def pretend_ray(monkeypatch, folder, make_cluster):
+    """Replace Ray by a cluster in this process, which `make_cluster` makes from a function that starts a worker."""
+    monkeypatch.setattr(executor_ray, "attach", lambda: Attachment(folder, lambda _message: None))
+    monkeypatch.setattr(executor_ray, "ray_variables", lambda _execution: {})
+    monkeypatch.setattr(cluster, "Cluster", lambda _execution, _precision, start, _folder: make_cluster(start))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_vanishing_machines_and_cut_networks_cost_only_the_parts_in_flight(config, tmp_path, monkeypatch, seed):
     calm = config.model_copy(update={"results": tmp_path / "calm"})
     run_inline(calm)
     rng, counts = random.Random(seed), Counter()
-    monkeypatch.setattr(executor_ray, "attach", lambda: Attachment(tmp_path, lambda _message: None))
-    monkeypatch.setattr(executor_ray, "ray_variables", lambda _execution: {})
-    monkeypatch.setattr(
-        cluster, "Cluster", lambda _execution, _precision, start, _folder: UnreliableCluster(rng, counts, start)
-    )
+    pretend_ray(monkeypatch, tmp_path, lambda start: UnreliableCluster(rng, counts, start))
     tally = run_sweep(config)
     assert (tally.is_complete, tally.failures) == (True, [])
     assert tally.n_died + tally.n_preempted == counts["vanishes"] + counts["is cut off"] > 0
     computed = [count for name, count in counts.items() if isinstance(name, tuple) and name[0] != "images"]
     assert set(computed) == {1}  # a part that was stored before the loss is not computed again
     assert export_bytes(config, tmp_path / "lossy-out") == export_bytes(calm, tmp_path / "calm-out")
+
+
+class FatalCluster(UnreliableCluster):
+    """One worker, which every part of one key kills."""
+
+    def wait(self, _seconds):
+        parts = [*self._parts]
+        if parts[0].id[0] == "images" or parts[0].unit.key != "fgsm":
+            return [Finished(self._parts.popleft(), self._worker.compute(parts[0], lambda: False))]
+        self._parts.clear()
+        return [Lost(parts, preempted=False, reason="killed")]
+
+
+def test_parts_that_kill_their_workers_are_reported_and_the_others_computed(config, tmp_path, monkeypatch):
+    pretend_ray(monkeypatch, tmp_path, lambda start: FatalCluster(random.Random(), Counter(), start))
+    tally = run_sweep(config)
+    n_fatal = len(tally.failures)
+    assert n_fatal > 0
+    assert all("fgsm" in outcome.label and "3 times" in outcome.failure for outcome in tally.failures)
+    assert (tally.n_died, tally.n_planned - tally.n_done) == (3 * n_fatal, 2 * 2)
 
 
 @pytest.mark.parametrize(
