@@ -123,6 +123,19 @@ def test_folder_with_own_files_is_not_replaced(tmp_path: Path, name: str) -> Non
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [own_file]
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_folder_with_only_own_folders_is_not_replaced(tmp_path: Path, is_link: bool) -> None:
+    own_folder = tmp_path / "out" / "mine"
+    own_folder.parent.mkdir()
+    if is_link:
+        own_folder.symlink_to(tmp_path)
+    else:
+        own_folder.mkdir()
+    with pytest.raises(InputError, match="mine"):
+        export(tmp_path / "out", PLAN)
+    assert own_folder.exists()
+
+
 def test_only_copy_of_an_export_is_never_deleted(tmp_path: Path) -> None:
     out, earlier = tmp_path / "out", tmp_path / ".out.old"
     export(out, PLAN)

@@ -80,6 +80,9 @@ def test_push_reports_a_rejected_upload_and_a_folder_without_listing(hub: FakeHu
     hub.rejects_requests = True
     with pytest.raises(StorageError, match="hf auth login"):
         push(dataset, f"hf://{REPOSITORY}", page)
+    (dataset / "meta.json").write_text("{}")
+    with pytest.raises(ResultsError, match=r"meta\.json"):
+        push(dataset, f"hf://{REPOSITORY}", page)
     (dataset / "SHA256SUMS").unlink()
     with pytest.raises(ResultsError, match="SHA256SUMS"):
         push(dataset, f"hf://{REPOSITORY}", page)

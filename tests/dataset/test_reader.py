@@ -226,7 +226,10 @@ def test_table_has_one_row_per_accuracy(dataset):
     for row in table.itertuples():
         strength = None if row.key == "clean" else row.strength
         assert row.accuracy == dataset.accuracy(row.network, row.dataset, row.key, strength)
-    assert set(table["n_images"]) == {40}
+    assert set(table["n_images"]) == set(dataset.read_table("cifar10", "pgd", "cm")["n_images"]) == {40}
+    (rows,) = dataset.iter_rows("cifar10", "pgd", "accuracy")
+    with pytest.raises(ValueError, match="read-only"):
+        rows.columns["accuracy"][:] = 0
     assert set(table["kind"]) == {"counted"}
     variances = table["accuracy"] * (1 - table["accuracy"]) / 40
     np.testing.assert_array_equal(table["standard_error"], np.sqrt(variances))

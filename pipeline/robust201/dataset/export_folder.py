@@ -95,10 +95,12 @@ def _reject_other_content(path: Path, sweep_record: Mapping[str, Any]) -> None:
     """
     target, earlier = path.resolve(), _read_sweep(path)
     listed = read_listing(path) if earlier else {}
-    for parent, _, names in os.walk(target):
-        for file in (Path(parent, name) for name in names):
+    for parent, folders, names in os.walk(target):
+        others = folders if earlier is None else [name for name in folders if Path(parent, name).is_symlink()]
+        for file in (Path(parent, name) for name in (*names, *others)):
             name = file.relative_to(target).as_posix()
-            if not (listed and name == CHECKSUM_FILE) and not (name in listed and listed[name] == sha256_of(file)):
+            is_unchanged = file.is_file() and name in listed and listed[name] == sha256_of(file)
+            if not is_unchanged and not (listed and name == CHECKSUM_FILE):
                 raise InputError(
                     f"Exporting failed for {path}: the folder contains files that no export wrote, such as {name}, "
                     "which would be replaced. Move them, or choose a new folder."

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from robust201.core.errors import ConfigError, StorageError, one_line
+from robust201.core.errors import ConfigError, ResultsError, StorageError, one_line
 from robust201.dataset.layout import IMAGES_FOLDER, PARQUET_FOLDER
-from robust201.dataset.listing import CHECKSUM_FILE, read_listing
+from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 
 PAGE_FILE = "index.html"
 """File name of the report page."""
@@ -33,10 +33,12 @@ def push(folder: Path, target: str, page: Path) -> str:
 
     Raises:
         ConfigError: the target is not the name of a repository, or huggingface_hub is not installed.
-        ResultsError: the folder has no listing; nothing is uploaded.
+        ResultsError: the folder has no listing, or a file differs from it; nothing is uploaded.
         StorageError: the Hub rejected the upload or was not reachable.
     """
-    repository, names = parse_target(target), [*read_listing(folder), CHECKSUM_FILE]
+    repository, listed = parse_target(target), read_listing(folder)
+    if problem := next(check_listing(folder, listed), None):
+        raise ResultsError(problem)
     try:
         from huggingface_hub import HfApi
 
@@ -53,7 +55,7 @@ def push(folder: Path, target: str, page: Path) -> str:
             repo_id=repository,
             folder_path=folder,
             repo_type="dataset",
-            allow_patterns=names,
+            allow_patterns=[*listed, CHECKSUM_FILE],
             delete_patterns=[*_FOLDERS_OF_EXPORTS],
         )
         api.upload_file(path_or_fileobj=page, path_in_repo=PAGE_FILE, repo_id=repository, repo_type="dataset")

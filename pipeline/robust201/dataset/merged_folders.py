@@ -352,7 +352,7 @@ class MergedFolders:
             for block in self._blocks_of(folder, dataset, key, measurement):
                 rows = self._select_rows(folder, block)
                 values = rows.columns[measurement] if is_scalar(measurement) else rows.nested_values(measurement)
-                n_images = np.nan if rows.n_images is None else rows.n_images
+                n_images = folder.count_images(dataset, key) if rows.n_images is None else rows.n_images
                 columns = {"architecture": rows.architectures, "strength": rows.strengths}
                 tables.append(pd.DataFrame({**columns, "value": values, "n_images": n_images}))
         table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=VALUE_COLUMNS, dtype=float)

@@ -5,7 +5,6 @@ this module corrects: no space after a comma, ``1e-6`` instead of ``1e-06``, and
 """
 
 import json
-import re
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,11 @@ _MIN_WITHOUT_EXPONENT = 1e-4
 _HALF_MARGIN = 1e-2
 """Scaled numbers whose fraction is closer than this to a half are rounded by their exact value."""
 
-_CORRECTIONS = (
-    (re.compile(rb"0\.0000(\d)(\d+)"), rb"\1.\2e-05"),
-    (re.compile(rb"0\.0000(\d)"), rb"\1e-05"),
-    (re.compile(rb"e-(\d)(?!\d)"), rb"e-0\1"),
-)
-"""Patterns in orjson's texts of numbers in [0, 10), such as ``0.000012`` and ``1.2e-6``, and Python's spelling."""
+_ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
+_FIXED_PREFIX = b"0.0000"
+# Placeholders that do not occur in JSON numbers: for "-0", for characters to delete, and an offset that marks a
+# delimiter before which an exponent must be inserted.
+_MINUS_ZERO, _DELETED, _AFTER_EXPONENT = b"~", b"?", 128
 
 
 def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
@@ -40,8 +38,6 @@ def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
         ValueError: a number is infinite, which JSON cannot represent.
     """
     values = np.asarray(values)
-    if values.ndim == 0:
-        return array_text(values[None], round_to)[1:-1]
     if values.dtype.kind != "f":
         return _to_orjson(values).replace(b",", b", ")
     values = values.astype(np.float64, copy=False)  # orjson would write fewer digits for a narrower float
@@ -49,12 +45,11 @@ def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
         raise ValueError("expected finite numbers or NaN, got infinity")
     if round_to is not None:
         values = round_array(values, round_to)
-    if not _are_nonnegative_below_ten(values):
+    if values.ndim == 0 or not _are_nonnegative_below_ten(values):
         return _to_json(values)
     json_text = _to_orjson(values)
     if ((values < _MIN_WITHOUT_EXPONENT) & (values > 0)).any():
-        for pattern, replacement in _CORRECTIONS:
-            json_text = pattern.sub(replacement, json_text)
+        json_text = _correct_exponents(json_text)
     return json_text.replace(b",", b", ")
 
 
@@ -70,19 +65,61 @@ def array_texts(values: NDArray[Any], round_to: int | None = None) -> list[bytes
 
 
 def _to_orjson(values: NDArray[Any]) -> bytes:
+    if values.ndim == 0:
+        return orjson.dumps(values.item())
     return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _are_nonnegative_below_ten(values: NDArray[Any]) -> bool:
-    """Return whether every number is NaN or in [0, 10), as `_CORRECTIONS` requires."""
+    """Return whether every number is NaN or in [0, 10), as `_correct_exponents` requires."""
     finite_values = values[~np.isnan(values)]
     return values.size > 0 and not (finite_values.size and (finite_values.min() < 0 or finite_values.max() >= 10))
 
 
 def _to_json(values: NDArray[Any]) -> bytes:
+    if values.ndim == 0:
+        return b"null" if np.isnan(values) else json.dumps(values.item()).encode()
     objects = values.astype(object)
     objects[np.isnan(values)] = None
     return json.dumps(objects.tolist(), allow_nan=False).encode()
+
+
+def _correct_exponents(text: bytes) -> bytes:
+    """Replace numbers such as ``0.000012`` by ``1.2e-05``, and ``1.2e-6`` by ``1.2e-06``.
+
+    Changes that keep the length are made in an array of characters. Where the length changes, placeholders are written
+    to the array; the fast methods of `bytes` then replace or delete them.
+    """
+    characters = np.frombuffer(bytearray(text), np.uint8)
+    symbol_positions = np.flatnonzero(characters - _ZERO > _NINE - _ZERO)  # not digits; characters below "0" wrap round
+    symbols = characters[symbol_positions]
+    exponent_symbols = np.flatnonzero(symbols[:-2] == _E) + 1  # the minus sign after each e
+    exponent_symbols = exponent_symbols[
+        symbol_positions[exponent_symbols + 1] - symbol_positions[exponent_symbols] == 2
+    ]
+    point_symbols = np.flatnonzero(symbols == _DOT)
+    point_symbols = point_symbols[
+        symbol_positions[point_symbols + 1] - symbol_positions[point_symbols] >= len(_FIXED_PREFIX) - 1
+    ]
+    point_positions = symbol_positions[point_symbols]
+    has_fixed_prefix = np.ones(len(point_positions), bool)
+    for offset in (-1, *range(1, len(_FIXED_PREFIX) - 1)):
+        has_fixed_prefix &= characters[point_positions + offset] == _ZERO
+    point_positions, end_positions = (
+        point_positions[has_fixed_prefix],
+        symbol_positions[point_symbols[has_fixed_prefix] + 1],
+    )
+    first_digits = point_positions + len(_FIXED_PREFIX) - 1
+    characters[symbol_positions[exponent_symbols]] = ord(_MINUS_ZERO)
+    characters[first_digits - 1] = characters[first_digits]
+    characters[first_digits] = np.where(end_positions > first_digits + 1, _DOT, ord(_DELETED))
+    for offset in range(-1, len(_FIXED_PREFIX) - 2):
+        characters[point_positions + offset] = ord(_DELETED)
+    characters[end_positions] += _AFTER_EXPONENT
+    corrected = characters.tobytes().replace(_MINUS_ZERO, b"-0").translate(None, _DELETED)
+    for delimiter in b",]":
+        corrected = corrected.replace(bytes([delimiter + _AFTER_EXPONENT]), b"e-05" + bytes([delimiter]))
+    return corrected
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:

@@ -56,13 +56,19 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         yield file
 
 
+def _state(path: Path) -> tuple[int, int]:
+    """Return what changes with a file: its modification time and size."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
 def column_names(path: Path) -> list[str]:
     """Return the names of a file's columns."""
-    return _read_column_names(path, path.stat().st_mtime_ns)
+    return _read_column_names(path, *_state(path))
 
 
 @lru_cache(maxsize=1024)
-def _read_column_names(path: Path, _modified: int) -> list[str]:
+def _read_column_names(path: Path, _modified: int, _size: int) -> list[str]:
     with _convert_damage_errors(path):
         names: list[str] = pq.read_schema(path).names
         return names
@@ -70,11 +76,11 @@ def _read_column_names(path: Path, _modified: int) -> list[str]:
 
 def read_distinct_values(path: Path, column: str) -> list[Any]:
     """Return the distinct values of a column, except null; empty if the file does not have the column."""
-    return _read_distinct_values(path, path.stat().st_mtime_ns, column) if column in column_names(path) else []
+    return _read_distinct_values(path, *_state(path), column) if column in column_names(path) else []
 
 
 @lru_cache(maxsize=1024)
-def _read_distinct_values(path: Path, _modified: int, column: str) -> list[Any]:
+def _read_distinct_values(path: Path, _modified: int, _size: int, column: str) -> list[Any]:
     with _open_parquet(path) as file:
         values = pc.unique(file.read([column], use_threads=False)[column]).to_pylist()
     return [value for value in values if value is not None]

@@ -51,6 +51,7 @@ def read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str
     # Other files than the cached one contain the number of images.
     if rows.n_images is None:
         rows = replace(rows, n_images=np.full(len(rows), folder.count_images(dataset, key)))
+    rows.columns[measurement].flags.writeable = False  # callers share the array
     return rows
 
 

@@ -159,9 +159,11 @@ def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
 def _iter_accuracies(rows: RowBlock, measurement: str) -> Iterator[tuple[tuple[Any, str, float], float]]:
     """Yield architecture, weights and strength, and the accuracy that a measurement contains or implies."""
     counts = rows.columns.get(COUNTS)
-    if counts is not None and counts.dtype.kind == "i":  # published matrices may contain fractions
-        with np.errstate(invalid="ignore"):
-            accuracies = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))
+    if counts is not None and counts.dtype.kind == "i":
+        # Published matrices may contain fractions, whose rows sum to 0 or 1.
+        is_counted = (counts.sum(axis=2) > 1).any(axis=1)
+        rows, counts = rows.take(is_counted), counts[is_counted]
+        accuracies = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))
     elif measurement == "accuracy":
         accuracies = rows.columns["accuracy"]
     else:
