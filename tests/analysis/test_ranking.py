@@ -111,7 +111,7 @@ def test_ranking_marks_ties_and_sorts_by_the_first_attack(results):
         rank_networks(results, ["pgd:5/255"])
 
 
-def test_only_attacks_on_most_networks_order_them(tmp_path):
+def test_order_of_ranking_uses_an_attack_on_most_networks(tmp_path):
     fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2], "4": [0.5, 0.1]}, {"0": [0.2, 0.0], "4": [0.3, 0.1]}
     results = results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd}))
     ranking = rank_networks(results)
@@ -120,7 +120,7 @@ def test_only_attacks_on_most_networks_order_them(tmp_path):
     assert "#4 (PGD, ε = 1/255, 2 of 3 networks: 30.0%" in rank_networks(results, ["pgd:1/255"]).summary
 
 
-def test_attacks_on_other_networks_do_not_order_them(tmp_path):
+def test_order_of_ranking_ignores_attacks_on_other_networks(tmp_path):
     fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2]}, {"4": [0.5, 0.1], "6": [0.1, 0.0]}
     ranking = rank_networks(results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd})))
     assert (ranking.order, [*ranking.networks][:2]) == ("fgsm:1/255", [2, 0])  # though PGD's mean is lower

@@ -83,7 +83,7 @@ def test_fused_attack_matches_foolbox_bitwise(key, steps):
     assert count_differing_bits(nearest, expected) == 0
     if steps == 60:
         misclassified = CLASSIFIER(expected).argmax(dim=1) != LABELS
-        # Some images are misclassified without an attack, and the attack fools most other images.
+        # Some images are misclassified without an attack, and the attack fools more than half of all images.
         fooled_by_attack = misclassified & (distances_of(key, expected) > 0)
         assert int(fooled_by_attack.sum()) < len(LABELS)
         assert fooled_by_attack.double().mean() > 0.5
@@ -106,7 +106,7 @@ def test_fmn_l2_without_projection_matches_foolbox():
 @pytest.mark.parametrize("projection", ["ball", "none", "both"])
 @pytest.mark.parametrize("engine", ["reference", "fused"])
 def test_fmn_l2_takes_the_nearer_image_of_the_requested_runs(projection, engine):
-    """Without a projection, 3 steps fool some images nearer than with it, or fool images that it does not."""
+    """For some images, 3 steps without projection find a nearer adversarial image, or the only one."""
     task, largest_radius = TASKS["fmn_l2"], 3.0**0.5 * SIZE
     parameters = task.parameters(steps=3, projection=projection, epsilons=(largest_radius,))
     context = dataclasses.replace(tiny_context(task.key, batch_size=len(IMAGES)), engine=engine)
@@ -129,7 +129,7 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
     distances = distances_of(task.key, nearest)
     misclassified = classifier(nearest).argmax(dim=1) != LABELS
     positive_distances = sorted(set(distances[misclassified].tolist()) - {0.0})
-    # Use slightly more than a distance, since radii and sums over other batches are rounded.
+    # Exceed the distances slightly, since radii are rounded, and sums round differently in other batches.
     epsilons = [1.0001 * positive_distances[len(positive_distances) // 4], 1.0001 * positive_distances[-1]]
     parameters = task.parameters(steps=40, epsilons=epsilons)
     context = dataclasses.replace(tiny_context(task.key, classifier), engine="fused")

@@ -128,5 +128,5 @@ def test_constants_and_version_change_at_224_pixels():
     )
     large_image_changes = corrupt_image("brightness", 1).astype(int) - IMAGE[0]
     is_unclipped = IMAGE[0].max(axis=-1) < 200
-    assert large_image_changes.max(axis=-1)[is_unclipped].min() >= 24  # .1 of 255, truncated
-    assert small_image_changes.max() <= 13  # .05
+    assert large_image_changes.max(axis=-1)[is_unclipped].min() >= 24  # 0.1 × 255, truncated
+    assert small_image_changes.max() <= 13  # 0.05 × 255

@@ -37,7 +37,7 @@ def dataset(folder: Path) -> Dataset:
     return Dataset(folder)
 
 
-def test_tables_have_only_values_of_key_without_ball(dataset: Dataset) -> None:
+def test_keys_without_ball_have_only_strength_zero_in_the_table(dataset: Dataset) -> None:
     table = dataset.table
     for key in KEYS_WITHOUT_BALL:
         rows = table[table["key"] == key]

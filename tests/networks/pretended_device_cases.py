@@ -1,4 +1,4 @@
-"""Every attack, measure and network on the pretended accelerator: the CPU's bits, one device, no waits inside loops."""
+"""Every attack, measure and network on the fake accelerator: the CPU's bits, one device, no waits inside loops."""
 
 import dataclasses
 

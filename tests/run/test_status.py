@@ -42,7 +42,7 @@ def test_status_of_a_partial_run_estimates_from_measured_speeds(config):
 
 
 def make_old(path, seconds):
-    """Make a file as old as if its last line had been written some time ago."""
+    """Set a file's modification time to `seconds` ago."""
     os.utime(path, (time.time() - seconds,) * 2)
 
 
@@ -70,7 +70,7 @@ def test_running_and_silent_workers(config, role):
 
 
 def test_run_that_was_killed_on_this_machine_is_not_running(config):
-    """A run on another machine is silent after a while; its events tell nothing before."""
+    """A run that was killed on another machine counts as running until it has been silent for a while."""
     run_inline(config, Filters(keys=("clean",)))
     with subprocess.Popen(["true"]) as killed:
         pass
@@ -114,7 +114,7 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
         run_inline(config, Filters(keys=("fgsm",)))
     run_inline(config, Filters(keys=("clean",)))
     (events,) = [path for path in (config.results / "events").glob("worker-*") if '"failed"' in path.read_text()]
-    events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # the tail of a long file has no failures
+    events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # as in a long file, whose tail is read
     failures = read_status(config.results).failures
     assert {failure.failure for failure in failures} == {"RuntimeError: no such luck"}
     assert len(failures) == read_state(config.results).keys[1].n_missing_parts
@@ -122,7 +122,7 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
     assert read_status(config.results).failures == []
 
 
-def test_only_the_failure_of_an_unstable_network_must_be_written(tmp_path):
+def test_unwritable_failure_is_an_error_only_for_unstable_networks(tmp_path):
     with Events(tmp_path, "worker") as events:
         (tmp_path / "events/failures").touch()  # not a folder
         events.write("failed", failure="any other")

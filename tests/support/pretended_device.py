@@ -1,11 +1,11 @@
-"""A pretended accelerator: its tensors hold CPU tensors, so operations compute real values, and waits are counted.
+"""A fake accelerator: its tensors hold CPU tensors, so operations compute real values; the host's waits are counted.
 
-An operation on tensors of this device and of the CPU raises an error, as on a GPU, and so does an operation that is not
-deterministic if PyTorch's deterministic mode is "error". An operation waits if the host needs
-a value of the device: the value itself, a copy, or the number of true elements of a mask. The device cannot show what
-depends on a real GPU: its kernels' rounding and determinism, graphs, streams, memory, TF32 and speed.
+An operation that mixes tensors of this device and the CPU raises an error, as on a GPU. If PyTorch's deterministic mode
+is "error", a nondeterministic operation does so, too. An operation waits if the host needs a tensor's value, a copy of
+it, or the number of true elements of a mask from the device. The device cannot show what depends on a real GPU: its
+kernels' rounding and determinism, graphs, streams, memory, TF32 and speed.
 
-It uses private functions of PyTorch to register a device in Python (`PrivateUse1`), tried with PyTorch 2.13.
+It registers a device in Python (`PrivateUse1`) with private functions of PyTorch; tested with PyTorch 2.13.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ WAITING_OPERATIONS = {
 """Operations for which values, or the shape of the result, must be transferred from the device to the host."""
 
 NONDETERMINISTIC_OPERATIONS = {"aten::cumsum", "aten::put_", "aten::kthvalue", "aten::grid_sampler_2d_backward"}
-"""Operations of which PyTorch has no deterministic implementation on CUDA, as far as attacks might use them.
+"""Operations that attacks might use, and that have no deterministic CUDA implementation in PyTorch.
 
 Source: the documentation of `torch.use_deterministic_algorithms`.
 """
@@ -58,9 +58,9 @@ def count_waits() -> Iterator[list[str]]:
 
 @contextmanager
 def enable_device() -> Iterator[None]:
-    """Replace what PyTorch cannot do for tensors of a Python subclass, until the end of the block.
+    """Replace PyTorch functions that fail for tensors of a Python subclass, until the end of the block.
 
-    `torch.inference_mode` becomes `torch.no_grad`, and `torch.tensor` copies a tensor of the CPU.
+    `torch.inference_mode` becomes `torch.no_grad`, and `torch.tensor` makes a CPU tensor and copies it to the device.
     """
     make_tensor = torch.tensor
 

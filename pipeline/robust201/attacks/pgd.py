@@ -8,8 +8,8 @@ in Linf, along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. The
 clipped to [0, 1]. Every image is attacked.
 
 `target: least_likely` moves towards the clean image's least likely class, as in equation 2 of Jung et al. (ICLR 2023),
-which their published numbers do not follow. Implementations of seven or more steps for training and evaluation (Wang
-and Horne, 2020, see docs/protocol/attacks.md) differ in two further choices. `label: predicted` leads away from the
+which their published numbers do not follow. The programs with which Wang and Horne (2020, docs/protocol/attacks.md)
+train and evaluate differ in two further choices. `label: predicted` leads away from the
 class predicted at the starting point instead of the image's label. `iterate: best` returns each image's iterate with
 the highest cross-entropy, including the starting point, as the library of Engstrom et al. ("Robustness", 2019) does;
 Foolbox returns the last iterate.

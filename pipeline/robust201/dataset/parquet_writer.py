@@ -38,7 +38,7 @@ _IMAGES_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KeyFormat:
-    """What the files of a key contain besides its results.
+    """Contents of a key's files besides its results.
 
     Attributes:
         dataset: name of the dataset.

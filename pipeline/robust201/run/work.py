@@ -1,6 +1,6 @@
-"""What a run computes, as its driver sees it: parts, workers that compute them, and what became of them.
+"""Interface between a run's driver and what it computes: parts, workers that compute them, and outcomes.
 
-A sweep (`run.sweep`) and the training runs of a YAML are works; the driver, the guard and the cluster know neither.
+Sweeps (`run.sweep`) and training runs implement `Work`; the driver, the guard and the cluster do not depend on either.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ class WorkPart(Protocol):
 
     @property
     def id(self) -> Hashable:
-        """What identifies the part."""
+        """Identifier of the part."""
 
     @property
     def label(self) -> str:
@@ -29,11 +29,11 @@ class WorkPart(Protocol):
 
     @property
     def network(self) -> Hashable:
-        """What a worker keeps loaded between parts."""
+        """Identifier of the network, which a worker keeps loaded between parts."""
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """What identifies the part in events."""
+        """Fields that identify the part in events."""
 
 
 PartT = TypeVar("PartT", bound=WorkPart)
@@ -42,7 +42,7 @@ PartT_contra = TypeVar("PartT_contra", bound=WorkPart, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a part.
+    """Result of computing a part.
 
     Attributes:
         label: the part, for messages.
@@ -68,7 +68,7 @@ class PartWorker(Protocol[PartT_contra]):
         """Compute a part, which may save its state and end early once `should_stop` returns True."""
 
     def close(self) -> None:
-        """Note the end of the worker."""
+        """Record the end of the worker."""
 
 
 StartWorker = Callable[..., PartWorker[Any]]
@@ -76,7 +76,7 @@ StartWorker = Callable[..., PartWorker[Any]]
 
 
 class Work(ABC, Generic[PartT]):
-    """What a run computes; all of it is stored before the run, so that workers can start anywhere.
+    """Computation of a run. Its plan and inputs are stored before the run, so that workers can start anywhere.
 
     Attributes:
         execution: section of the YAML.
@@ -104,10 +104,10 @@ class Work(ABC, Generic[PartT]):
 
     @abstractmethod
     def finish(self, part: PartT, outcome: Outcome) -> Sequence[PartT]:
-        """Note the outcome of a part, and return parts that can begin only now."""
+        """Record the outcome of a part, and return parts that can begin only now."""
 
     def end(self, say: Say) -> None:
-        """Note the end of the run; may update `n_done`, and tell the user something."""
+        """Record the end of the run; may update `n_done`, and tell the user something."""
 
     @abstractmethod
     def seconds_left(self, n_workers: int) -> float | None:
@@ -116,7 +116,7 @@ class Work(ABC, Generic[PartT]):
 
 @dataclass
 class Tally:
-    """What a run has done so far.
+    """Progress of a run.
 
     Attributes:
         n_planned: see `Work`.
@@ -126,7 +126,7 @@ class Tally:
         seconds: worker time of all parts.
         failures: outcomes with a failure.
         n_died: number of workers that died; `n_preempted` of them with their machines.
-        is_drained: whether a signal has ended the run before its end.
+        is_drained: whether a signal stopped the run before its work was complete.
         is_out_of_time: whether that signal was SIGUSR1, which announces a time limit.
         n_abandoned: number of parts that did not end within `drain_seconds`.
     """

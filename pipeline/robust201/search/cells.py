@@ -92,7 +92,7 @@ class SearchCells:
         return np.concatenate(encodings_by_length, axis=1)
 
     def _list_paths(self, node: int = 0) -> list[tuple[int, ...]]:
-        """Return the paths from a node, by default the input, to the output, each as a tuple of edge positions."""
+        """Return the paths from a node (default: the input) to the output, as tuples of edge positions."""
         edges = list(enumerate(self.space.edges))
         if node == max(target for _, (_, target) in edges):
             return [()]

@@ -65,11 +65,11 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class SliceFormat:
-    """How units are cut into slices, fixed when the folder is made and used by all later runs.
+    """Rule for cutting units into slices, fixed when the folder is made and used by all later runs.
 
     Attributes:
         slice_gmacs: billion multiply-accumulates of a slice at one strength.
-        batch_size: slices begin at multiples of this number of images if bits may depend on the batch.
+        batch_size: if rounding may depend on the batch, slices begin at multiples of this number of images.
         is_cpu: whether the folder's results are computed on CPUs.
     """
 
@@ -96,7 +96,7 @@ class ResultsFolder:
 
     Args:
         root: the folder.
-        slices: how units are cut.
+        slices: rule for cutting units.
         url: URL below which the shards are; empty if they are in the folder.
         on_step: called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
     """
@@ -184,7 +184,7 @@ class ResultsFolder:
         write_text(path, text)
 
     def save_tuple(self, values: Iterable[float | str]) -> str:
-        """Store strengths or columns, and return their digest for names."""
+        """Store strengths or columns, and return their digest, which the names of shards contain."""
         items = list(values)
         digest = tuple_digest(items)
         self.save_record(digest, items)
@@ -310,13 +310,13 @@ class ResultsFolder:
             raise _damage_error(self.storage.label(path), f"{error} in its index", target) from error
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of killed processes; those beside shards as of the last `list`."""
+        """Delete temporary files of killed processes; among the shards, only those that the last `list` found."""
         remove_leftovers(self.root, skipped="shards")
         if isinstance(self.storage, LocalFolder):
             remove_old([self.storage.root / path for path in self._unfinished])
 
     def write(self, name: ShardName, content: bytes) -> None:
-        """Write a shard, which appears completely or not at all, and survives a crash when the method returns.
+        """Write a shard, which appears completely or not at all. After the method returns, it survives a crash.
 
         Raises:
             StorageFullError: the disk is full.
@@ -413,7 +413,7 @@ _RANGE_BYTES = 32 << 20
 
 def _damage_error(label: str, fault: str, target: str) -> ShardDamagedError:
     return ShardDamagedError(
-        f"Reading failed for {label}: expected a file as it was written, got {fault}. The file was moved to "
+        f"Reading failed for {label}: expected an undamaged file, got {fault}. The file was moved to "
         f"{target}; run the sweep again to compute what is missing."
     )
 

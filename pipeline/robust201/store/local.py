@@ -50,7 +50,7 @@ class LocalFolder:
         """Return the bytes [start, stop) of a file, or fewer if it is shorter.
 
         Raises:
-            ValueError: there is a folder.
+            ValueError: the path is a folder.
         """
         try:
             with (self.root / path).open("rb") as stream:
@@ -65,7 +65,7 @@ class LocalFolder:
             raise reading_error(self.root / path, error) from error
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, which survives a crash when the method returns.
+        """Write a file durably: after the method returns, it survives a crash.
 
         Raises:
             StorageFullError: the disk is full.
@@ -102,7 +102,7 @@ class LocalFolder:
 def list_names(folder: Path) -> list[str]:
     """Return the names in a folder, unsorted; empty if there is no such folder."""
     try:
-        return os.listdir(folder)  # noqa: PTH208 - names of half a million files, without a Path for each
+        return os.listdir(folder)  # noqa: PTH208 - avoids a Path for each of half a million files
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -41,7 +41,7 @@ class SlicePart:
 
     @property
     def id(self) -> tuple[str, int]:
-        """What identifies the part: unit and slice."""
+        """Identifier of the part: unit and slice."""
         return self.unit.id, self.index
 
     @property
@@ -59,7 +59,7 @@ class SlicePart:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What identifies the part in events."""
+        """Fields that identify the part in events."""
         return {
             "part": self.label,
             "dataset": self.unit.dataset,

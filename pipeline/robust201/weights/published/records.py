@@ -100,7 +100,7 @@ class _Trial(BaseModel):
 
 
 class _Results(BaseModel):
-    """Records of one network and training length; trials are by dataset and seed."""
+    """Records of one network and training length; `all_results` has the trials by (dataset, seed)."""
 
     model_config = ConfigDict(strict=True)
 

@@ -18,7 +18,7 @@ _TILE = 4
 
 
 class SearchRunner:
-    """State of all searches with the same network, image size and number of blocks that compute only patches."""
+    """State shared by searches with the same network, image size and number of blocks computed only in patches."""
 
     def __init__(self, runner: Runner, patches: Patches) -> None:
         self.runner = runner
