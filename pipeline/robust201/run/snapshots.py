@@ -21,7 +21,7 @@ def folder_of(results: Path, name: str) -> Path:
 
 
 def save_record(folder: Path, step: int, record: CheckpointRecord) -> None:
-    """Save the record of a stored snapshot, which survives a crash when the function returns."""
+    """Save the record of a stored snapshot durably: after the function returns, it survives a crash."""
     with atomic_write(folder / f"snapshot-{step:09d}.json") as stream:
         stream.write(record.to_line())
 
