@@ -164,7 +164,7 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one():
         "fgsm": {"epsilons": ["16/255", "32/255"]},
         "pgd": {"epsilons": ["16/255", "32/255"], "rel_stepsize": 0.025},
     }
-    with pytest.warns(RobustWarning, match="single step stronger: fgsm:16/255 against pgd:16/255") as caught_warnings:
+    with pytest.warns(RobustWarning, match="single step stronger: pgd:16/255 against fgsm:16/255") as caught_warnings:
         frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
     fgsm, pgd = (frame.table[frame.table["key"] == key]["accuracy"].to_numpy() for key in keys)
     assert (pgd > fgsm).all()

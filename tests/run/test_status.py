@@ -11,6 +11,7 @@ import pytest
 from robust201.core.errors import StorageError
 from robust201.run import worker
 from robust201.run.processes import SILENT_SECONDS
+from robust201.run.processes import Process
 from robust201.run.status import read_status
 from robust201.store.events import Events
 from robust201.sweep.filters import Filters
@@ -128,3 +129,8 @@ def test_unwritable_failure_is_an_error_only_for_unstable_networks(tmp_path):
         events.write("failed", failure="any other")
         with pytest.raises(StorageError, match="failures"):
             events.write("failed", unstable=True, failure="unstable")
+
+
+def test_age_of_an_event_adds_the_time_since_the_last_event():
+    events = [{"time": 5.0}, {"time": 9.0}]
+    assert Process("worker-host-1-run-token", events, seconds=2.0).age(events[0]) == 6.0
