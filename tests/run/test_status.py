@@ -10,8 +10,7 @@ import pytest
 
 from robust201.core.errors import StorageError
 from robust201.run import worker
-from robust201.run.processes import SILENT_SECONDS
-from robust201.run.processes import Process
+from robust201.run.processes import SILENT_SECONDS, Process
 from robust201.run.status import read_status
 from robust201.store.events import Events
 from robust201.sweep.filters import Filters
