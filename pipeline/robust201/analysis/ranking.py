@@ -94,8 +94,8 @@ def rank_networks(
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8/255``, ``corruption``; by default those
             of `default_names`.
         max_networks: number of networks in the table, the best; None for all. Networks are ordered by the first
-            evaluation other than clean, or, without `names`, by the strongest attack of those on most networks, which
-            are the same for each of these attacks.
+            evaluation other than clean. Without `names`, they are ordered by the strongest of the attacks that were
+            made on the same networks, as many as possible.
 
     Raises:
         ConfigError: a name does not match any evaluation.

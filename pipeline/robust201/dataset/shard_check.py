@@ -124,7 +124,7 @@ class _Checker:
         columns = set(self._folder.read_tuple(name.columns))
         has_columns = not columns or columns == set(next(iter(shard.rows.values())))
         if tuple_digest(list(shard.rows)) != name.strengths or not has_columns:
-            raise self._folder.set_aside(name, "other strengths or columns than its name says")
+            raise self._folder.set_aside(name, "strengths or columns that do not match its name")
         if shard.unit.protocol in self._keys:
             check_images(self._folder, self._keys[shard.unit.protocol], name, shard)
         for strength, values in shard.rows.items():
