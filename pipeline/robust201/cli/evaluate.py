@@ -166,7 +166,8 @@ def check_table_file(out: Path) -> None:
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
         raise ConfigError(
-            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name."
+            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name; JSON is "
+            "printed (--json)."
         )
 
 

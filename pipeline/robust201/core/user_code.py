@@ -108,7 +108,7 @@ def parse_function(text: str) -> UserFunction:
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name.isidentifier():
         raise ConfigError(
-            f"Reading a network failed for {text!r}: it is not of the form FILE:FUNCTION, such as my_model.py:build. "
+            f"Reading a function failed for {text!r}: it is not of the form FILE:FUNCTION, such as my_model.py:build. "
             "Write a Python file and the name of its function."
         )
     return UserFunction(Path(file), name, hash_file(Path(file)))
