@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from pyautoattack import fab_projections
 from torch import nn
 
+from robust201.attacks import hyperplanes
 from robust201.attacks.context import to_float
 from robust201.networks.classifier import Classifier
 from robust201.networks.nb201.cells import specs
@@ -204,3 +206,17 @@ def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start
 @pytest.mark.parametrize("p_init", [0.05, 1.0])
 def test_parity_of_square_with_other_initial_window_sizes(p_init):
     assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_projections_onto_hyperplanes_are_those_of_the_library(norm):
+    generator = torch.Generator().manual_seed(SEED)
+    points = torch.rand(3000, 20, generator=generator)
+    weights = torch.randn(3000, 20, generator=generator)
+    weights[:, ::2] = 0  # entries without a weight must not move
+    # Near hyperplanes, hyperplanes that some entries reach at 0 or 1, and hyperplanes outside of the cube.
+    offsets = (weights * points).sum(1) + torch.tensor([0.01, 0.5, 2.0, 100.0]).repeat(750)
+    moves = getattr(hyperplanes, f"project_{norm}")(points, weights, offsets)
+    expected = getattr(fab_projections, f"projection_{norm}")(points, weights, offsets)
+    torch.testing.assert_close(moves, expected, rtol=0, atol=1e-5)
+    assert not moves[:, ::2].any()
