@@ -92,7 +92,10 @@ def _cautions_about_reach(field: str, step: float, steps: int, radius: float) ->
 
 
 class Pgd(Attack):
-    """Projected gradient descent (Kurakin et al., 2017; Madry et al., 2018), as in Foolbox; weaker than APGD."""
+    """Projected gradient descent (Kurakin et al., 2017; Madry et al., 2018), as in Foolbox.
+
+    APGD is usually stronger.
+    """
 
     steps: PositiveInt = 40
     """Number of steps."""
