@@ -92,10 +92,3 @@ def test_results_folder_is_never_replaced(finished_results, robust201):
     for out in (finished_results, finished_results / "out"):
         robust201("export", finished_results, "--out", out).error_line(2)
     assert read_tree(finished_results) == tree_before
-
-
-def test_networks_of_any_finished_sweep_can_be_compared(robust201, finished_results, tmp_path):
-    assert robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--outcomes", "bits").code == 0
-    compared = robust201("compare", f"{tmp_path / 'out'}:0", f"{tmp_path / 'out'}:21", "--keys", "clean,fgsm")
-    assert compared.code == 0, compared.err
-    assert "fgsm" in compared.out

@@ -10,7 +10,6 @@ from robust201.analysis.class_summaries import summarise_classes
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.figures.report import write_report
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 
@@ -134,5 +133,3 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
                 for summary in (array, expected_summaries[column])
             ]
             np.testing.assert_allclose(*pair, rtol=1e-12)
-    page = write_report(dataset, tmp_path / "page.html").read_text()
-    assert page.count("<figure") == write_report(expected, tmp_path / "other.html").read_text().count("<figure")

@@ -270,6 +270,19 @@ def test_one_number_is_read_without_pandas_and_arrow(published_folder):
     assert result.stdout.split(maxsplit=1) == [str(expected), "set()\n"]
 
 
+def test_draw_arch_draws_six_labelled_edges(dataset):
+    short_names = {"none": "none", "skip_connect": "skip", "avg_pool_3x3": "avg pool 3×3"}
+    short_names |= {"nor_conv_1x1": "conv 1×1", "nor_conv_3x3": "conv 3×3"}
+    edges = [short_names[operation] for operation in nasbench201.parse(dataset.id_to_string(309))]
+    for chart in (dataset.draw_arch(i=309), dataset.draw_arch(s=dataset.id_to_string(309))):
+        spec = chart.to_dict()
+        texts = {row["text"] for rows in spec["datasets"].values() for row in rows if "text" in row}
+        assert texts == {*edges, "in", "1", "2", "out"}
+        assert spec["title"] == "#309"
+    with pytest.raises(ArchitectureError, match="a cell string or an id is needed"):
+        dataset.draw_arch()
+
+
 def test_error_names_architecture_that_was_not_evaluated(dataset):
     with pytest.raises(ArchitectureError, match="#13433 was not evaluated"):
         dataset.accuracy(13433, "cifar10", "pgd")
