@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from robust201.dataset.shard_rows import UnitRows
+from robust201.images.specs import custom_dataset
 from robust201.networks.nb201 import cells
 from robust201.networks.nb201.network import Network
 from robust201.run.sweep import SweepWork
@@ -18,6 +19,7 @@ from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
 from robust201.weights.store import CheckpointStore
 from tests.conftest import add_network
+from tests.support.dataset_files import fabricate, write_parquet
 from tests.support.runs import list_units, read_rows, run_sweep
 from tests.support.zoo_networks import SMALL_NETWORKS
 
@@ -186,32 +188,12 @@ def test_sweep_attacks_all_zoo_families(make_sweep):
 # --- custom datasets ----------------------------------------------------------------------------------------------
 
 
-def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: int = 32) -> Path:
-    """Write random images to a Parquet file, encoded as PNG."""
-    import io
-
-    import pyarrow as pa
-    from PIL import Image
-    from pyarrow import parquet
-
-    generator = np.random.default_rng(7)
-    encoded_images = []
-    for _ in range(n_images):
-        stream = io.BytesIO()
-        Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(stream, format="PNG")
-        encoded_images.append(stream.getvalue())
-    labels = [index % n_classes for index in range(n_images)]
-    parquet.write_table(pa.table({"image": encoded_images, "label": labels}), file)
-    return file
-
-
 def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(make_sweep, tmp_path, robust201):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    write_parquet(folder / "test.parquet", n_classes=7, size=16)
-    write_parquet(folder / "train.parquet", n_classes=7, size=16, n_images=40)
+    spec = custom_dataset("mine", n_classes=7, image_size=16)
+    for split, n_images in (("test", 30), ("train", 40)):
+        write_parquet(tmp_path / "mine", spec, split, *fabricate(spec, n_images))
     dataset_section = {
-        "path": str(folder),
+        "path": str(tmp_path / "mine"),
         "form": "parquet",
         "classes": 7,
         "image_size": 16,

@@ -6,15 +6,16 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from robust201.core.errors import CheckpointError, LockHeldError
+from robust201.core.errors import CheckpointError
 from robust201.run.lock import hold_lock
-from robust201.run.snapshots import folder_of, recorded_steps
+from robust201.run.snapshots import folder_of, recorded_steps, saved_steps
 from robust201.run.training_status import read_training_status
 from robust201.run.trainings import TrainingWork, prepare_trainings, preview_trainings
 from robust201.sweep.filters import EVERYTHING, Filters
@@ -231,14 +232,6 @@ def test_diverging_run_fails_and_other_runs_complete(tmp_path):
     assert [failure.part for failure in status.failures] == ["#309 bright wild seed 0"]
 
 
-def test_second_driver_is_rejected(tmp_path):
-    config = make_training_config(tmp_path)
-    config.results.mkdir(parents=True)
-    with hold_lock(config.results), pytest.raises(LockHeldError):
-        run_trainings(config)
-    assert run_trainings(config).is_complete
-
-
 def test_train_rejects_bad_images_before_writing(tmp_path, robust201):
     training_yaml, path = write_training_yaml(tmp_path), tmp_path / "bright/train.npz"
     with np.load(path) as archive:
@@ -335,6 +328,20 @@ def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path, monkeypatch)
         assert not work.finish(part, outcome)
         assert work.n_done == work.n_planned == 2
     assert sorted(records_by_recipe_and_step(config)) == [("plain", step) for step in STEPS]
+
+
+def test_time_left_follows_from_the_finished_epochs_and_is_estimated_every_ten_seconds(tmp_path, monkeypatch):
+    config, now = make_training_config(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}), [100.0]
+    monkeypatch.setattr("robust201.run.trainings.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
+        (part,) = work.parts
+        work.start_worker().compute(part, lambda: any(saved_steps(config.results).values()))  # one of two epochs
+        estimates = []
+        for seconds in (5.0, 15.0, 5.0):
+            now[0] += seconds
+            estimates.append((work.seconds_left(1), work.n_done))
+        assert estimates == [(None, 0), (20.0, 1), (20.0, 1)]
+        assert work.seconds_left(0) is None
 
 
 def test_missing_test_images_are_reported(tmp_path):
