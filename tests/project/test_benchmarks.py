@@ -40,19 +40,6 @@ def parse_options(monkeypatch: pytest.MonkeyPatch, module: str, argv: list[str])
     import_module(module).main()
 
 
-@pytest.mark.parametrize("module_name", MODULES)
-def test_every_benchmark_has_help(
-    module_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = import_module(module_name)
-    if not hasattr(module, "main"):
-        return  # the module is not a command
-    with pytest.raises(SystemExit) as exit_info:
-        parse_options(monkeypatch, module_name, ["--help"])
-    assert exit_info.value.code == 0
-    assert "show this help message" in capsys.readouterr().out
-
-
 def find_commands(text: str) -> list[tuple[str, list[str]]]:
     """Return the module and the options of each benchmark command in a text."""
     lines = [line.strip() for line in text.splitlines()]

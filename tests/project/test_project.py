@@ -4,8 +4,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from robust201.core.files import bundled
 from robust201.images import DATASETS
 from robust201.images.downloads.registry import find_download
@@ -43,13 +41,6 @@ def test_constraints_satisfy_version_ranges():
     for requirement_text in (*project["dependencies"], *extras["dev"]):
         requirement = Requirement(requirement_text)
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement_text
-
-
-@pytest.mark.parametrize(
-    "path", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
-)
-def test_bundled_files_exist(path):
-    assert bundled(path).exists()
 
 
 def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path, monkeypatch):

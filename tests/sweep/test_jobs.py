@@ -51,9 +51,3 @@ def test_jobs_that_the_docs_submit_name_their_device(monkeypatch, tmp_path):
     }:
         load = load_training if is_training_yaml(REPOSITORY / name) else load_config
         require_explicit_device(load(REPOSITORY / name).execution)
-
-
-def test_threat_model_job_has_one_strength_per_key(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
-    config = load_config(REPOSITORY / "jobs/threat-model.yaml")
-    assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
