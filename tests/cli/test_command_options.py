@@ -23,24 +23,11 @@ def list_commands() -> dict[str, Any]:
     return commands_by_name
 
 
-def options_of(command: Any) -> set[str]:
-    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
-
-
 def test_commands_and_parameters_stay_few():
     commands = list_commands()
     assert len({name.split()[0] for name in commands}) <= 20
     assert sum(parameter.name != "help" for command in commands.values() for parameter in command.params) <= 160
     assert commands.keys() == EXAMPLES.keys()
-
-
-def test_output_and_format_options_have_consistent_names():
-    options = {name: options_of(command) for name, command in list_commands().items()}
-    assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
-    writing_commands = {"demo", "export", "merge", "fetch", "import", "corrupt", "run"}
-    assert {name for name in writing_commands if "--out" not in options[name]} == set()
-    for name in ("plan", "run"):
-        assert {"--architectures", "--datasets", "--keys"} <= options[name], name
 
 
 def test_commands_accept_sweep_yaml_or_results(robust201, write_sweep, finished_results, tmp_path):

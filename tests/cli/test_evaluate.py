@@ -24,10 +24,6 @@ from tests.support.tiny_networks import TinyNetwork
 def build():
     return TinyNetwork(seed=5)
 
-def wrapped():
-    from torch import nn
-    return nn.DataParallel(TinyNetwork(seed=5))
-
 def three():
     return 3
 
@@ -213,19 +209,6 @@ def test_evaluate_reports_invalid_input_in_one_line(files, robust201, changes, s
         changes = {"weights": None, **changes}
     assert subject in robust201(*make_arguments(**{"out": "results.csv"} | changes)).error_line(2)
     assert not (files / "results.csv").exists()
-
-
-@pytest.mark.parametrize("function", ["build", "wrapped"])
-def test_evaluate_reads_weights_of_torch_checkpoint(files, robust201, function):
-    state_dict = {f"module.{name}": tensor for name, tensor in TinyNetwork(seed=0).state_dict().items()}
-    torch.save({"epoch": 3, "state_dict": state_dict}, files / "w.pth")
-    expected_result = robust201(*make_arguments(out="expected.csv"))
-    result = robust201(*make_arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
-    assert (expected_result.code, result.code) == (0, 0), result.err
-    note = "Using the weights in w.pth from the entry 'state_dict', with the prefix 'module.' removed from names."
-    assert note in result.err
-    tables = [pd.read_csv(files / name).drop(columns="seconds") for name in ("results.csv", "expected.csv")]
-    pd.testing.assert_frame_equal(*tables)
 
 
 @pytest.mark.parametrize(

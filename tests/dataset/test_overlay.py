@@ -3,10 +3,8 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from robust201.analysis.class_summaries import summarise_classes
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.dataset.reader import Dataset
@@ -121,15 +119,3 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     assert dataset.table.sort_values(order)[[*order, "accuracy"]].astype({"key": str}).to_numpy().tolist() == (
         expected.table.sort_values(order)[[*order, "accuracy"]].astype({"key": str}).to_numpy().tolist()
     )
-    for measure in ("cm", "confidence"):
-        summaries, expected_summaries = (
-            summarise_classes(reader, "cifar10", keys, measure) for reader in (dataset, expected)
-        )
-        assert summaries.keys() == expected_summaries.keys()
-        for column, array in summaries.items():
-            # Rows of confidences have the order of the folders, so they are sorted before the comparison.
-            pair = [
-                summary if measure == "cm" else summary[summary[:, 2].argsort()]
-                for summary in (array, expected_summaries[column])
-            ]
-            np.testing.assert_allclose(*pair, rtol=1e-12)

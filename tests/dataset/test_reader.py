@@ -17,6 +17,7 @@ from robust201.dataset.side_files import spell_epsilons
 from robust201.networks.nb201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
+from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 PAPER_TASKS = [TASKS[key] for key in PAPER_KEYS]
@@ -42,30 +43,23 @@ def published_folder(tmp_path_factory) -> Path:
     """
     out = tmp_path_factory.mktemp("published-layout")
     strengths = {task.key: task.parameters().strengths for task in PAPER_TASKS}
-    (out / "meta.json").write_text(nasbench201.meta_text(spell_epsilons(strengths, TASKS, "published")))
     for dataset_name in ("cifar10", "cifar100", "ImageNet16-120"):
-        (out / dataset_name).mkdir()
         for task in PAPER_TASKS:
             if dataset_name == "ImageNet16-120" and task.kind == "corruption":
                 continue
             n_strengths = len(task.parameters().strengths)
-            for measure in ("accuracy", "confidence", "cm"):
-                matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
-                confidences = [[1 / count for count in matrix_row] for matrix_row in matrix]
-                confidence = {"label": confidences, "argmax": confidences, "prediction": [0.5, None]}
-                value = matrix if measure == "cm" else confidence
-                values = {
-                    identifier: value if task.kind == "clean" else [value] * n_strengths for identifier in ("0", "309")
-                }
-                if measure == "accuracy":
-                    values = {
-                        identifier: 0.5
-                        if task.kind == "clean"
-                        else [0.5 / (1 + position) for position in range(n_strengths)]
-                        for identifier in values
-                    }
-                content = {dataset_name: {task.published_key: {measure: values}}}
-                (out / dataset_name / f"{task.published_key}_{measure}.json").write_text(json.dumps(content))
+            matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
+            confidences = [[1 / count for count in row] for row in matrix]
+            confidence = {"label": confidences, "argmax": confidences, "prediction": [0.5, None]}
+            values_by_measure = {
+                "accuracy": [0.5 / (1 + position) for position in range(n_strengths)],
+                "confidence": [confidence] * n_strengths,
+                "cm": [matrix] * n_strengths,
+            }
+            for measure, values in values_by_measure.items():
+                by_id = dict.fromkeys(("0", "309"), values[0] if task.kind == "clean" else values)
+                write_results(out, {task.published_key: by_id}, dataset=dataset_name, measure=measure)
+    (out / "meta.json").write_text(nasbench201.meta_text(spell_epsilons(strengths, TASKS, "published")))
     return out
 
 

@@ -84,6 +84,7 @@ def test_verify_needs_no_space_beside_the_export_and_reports_a_full_disk(finishe
 
 def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, robust201):
     robust201("export", finished_results, "--out", tmp_path / "out")
+    assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     result = robust201("verify", finished_results, "--export", tmp_path / "out")
     expected_output = f"6 result files, 10 evaluations valid; 0 of 10 missing; equal files of the export: {n_files}.\n"

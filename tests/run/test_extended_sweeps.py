@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -114,7 +116,7 @@ def store_with_two_recipes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_recipes, robust201):
+def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_recipes, robust201, tmp_path):
     def sweep(**selection: object) -> SweepConfig:
         return make_sweep(
             checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=JACOBIAN_KEYS
@@ -133,8 +135,20 @@ def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_
     assert (work.n_done, n_computed) == (32, 32)
     assert len(set(read_squared_norms(config.results).values())) == 16
     assert len(weights_of(config.results)) == 8
-    assert robust201("verify", config.results).code == 0
     assert robust201("status", config.results).code == 0
+    one, every = tmp_path / "one", tmp_path / "every"
+    assert min(weights_names) in robust201("export", config.results, "--out", one).error_line(2)
+    assert robust201("export", config.results, "--out", one, "--weights-name", min(weights_names)).code == 0
+    assert robust201("export", config.results, "--out", every, "--no-json", "--parquet").code == 0
+    for out in (one, every):
+        assert robust201("verify", config.results, "--export", out).code == 0
+        comparison = json.loads(robust201("verify", config.results, "--against", out, "--json").out)
+        assert comparison["max_difference"] == 0
+    table = pq.read_table(every / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    assert set(table["weights"].to_pylist()) == weights_of(config.results)
+    content = json.loads((one / "digits/jacobian_squared_norm.json").read_text())["digits"]["jacobian"]["squared_norm"]
+    is_chosen = pc.equal(table["weights"].cast("string"), min(weights_names))
+    assert [*content.values()] == table.filter(is_chosen)["squared_norm"].to_pylist()
 
 
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep, store_with_two_recipes):

@@ -1,5 +1,6 @@
 """User files with networks, attacks and measures: execution, identity, consent and one-line errors."""
 
+import json
 import re
 import runpy
 import shutil
@@ -118,7 +119,13 @@ def check_example(robust201: RunCommand, results: Path) -> None:
         assert columns["margins", name, ""][0.0]["margin"] > 0
         assert columns["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
         assert columns["jacobian", name, ""][0.0]["squared_norm"] > 0
-    assert robust201("verify", results).code == 0
+    assert robust201("export", results, "--out", "dataset", "--parquet").code == 0
+    verdict = robust201("verify", results, "--export", "dataset")
+    assert verdict.code == 0, verdict.err
+    comparison = json.loads(robust201("verify", results, "--against", "dataset", "--json").out)
+    keys = {row["key"] for row in comparison["comparisons"]}
+    assert keys >= {"clean", "corners", "margins margin", "jacobian squared_norm"}
+    assert comparison["max_difference"] == 0
 
 
 def test_documented_example_runs(example_folder, robust201):
