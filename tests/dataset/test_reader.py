@@ -1,17 +1,19 @@
-"""The reader: compatibility with the published helper class, results of any architecture, and DataFrames."""
+"""The reader: compatibility with the published helper class, arguments, results of any architecture, DataFrames."""
 
 import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import robust201
-from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
+from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.dataset.side_files import spell_epsilons
 from robust201.networks.nb201 import cells as nasbench201
@@ -304,3 +306,61 @@ def test_join_adds_columns_of_a_table(dataset: Dataset) -> None:
     for table in ({"index": [0], "x": [1.0]}, {"network": [0, 0], "x": [1.0, 2.0]}):
         with pytest.raises(ConfigError, match="the table must have one row per"):
             dataset.join(pd.DataFrame(table))
+
+
+@pytest.fixture(scope="module")
+def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    values = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}
+    return Dataset(write_results(tmp_path_factory.mktemp("dataset"), values))
+
+
+@pytest.mark.parametrize("strength", ["1", True, float("nan"), 2.0])
+def test_accuracy_rejects_invalid_strengths(small_dataset: Dataset, strength: Any) -> None:
+    with pytest.raises(ConfigError, match="expected one of the strengths 1, 8, got"):
+        small_dataset.accuracy(0, "cifar10", "pgd", strength)
+
+
+@pytest.mark.parametrize("strength", [8, np.int64(8), np.float32(8)])
+def test_accuracy_accepts_numpy_strengths(small_dataset: Dataset, strength: Any) -> None:
+    assert small_dataset.accuracy(0, "cifar10", "pgd", strength) == 0.4
+
+
+@pytest.mark.parametrize("architecture", [0.0, None, True, "00", -1, 15625])
+def test_methods_reject_unknown_architectures(small_dataset: Dataset, architecture: Any) -> None:
+    for look_up in (
+        lambda: small_dataset.accuracy(architecture, "cifar10", "pgd", 1.0),
+        lambda: small_dataset.get_uid(architecture),
+        lambda: small_dataset.id_to_string(architecture),
+    ):
+        with pytest.raises(ArchitectureError, match="expected"):
+            look_up()
+
+
+@pytest.mark.parametrize("architecture", [np.int64(2), np.array(2), "2", np.str_("2")])
+def test_accuracy_accepts_numpy_architectures(small_dataset: Dataset, architecture: Any) -> None:
+    assert small_dataset.accuracy(architecture, "cifar10", "pgd", 1.0) == 0.6
+    assert small_dataset.get_uid(architecture) == "2"
+
+
+@pytest.mark.parametrize("wrap", [str, lambda name: (name,), lambda name: iter([name])])
+def test_query_accepts_name_or_iterable_of_names(small_dataset: Dataset, wrap: Callable[[str], Any]) -> None:
+    expected = {"cifar10": {"pgd": {"accuracy": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}}}
+    assert small_dataset.query(wrap("cifar10"), wrap("pgd"), wrap("accuracy")) == expected
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "../cifar10", ""])
+def test_methods_reject_unknown_names(small_dataset: Dataset, name: str) -> None:
+    for call in (
+        lambda: small_dataset.query(name, "pgd", "accuracy"),
+        lambda: small_dataset.query("cifar10", name, "accuracy"),
+        lambda: small_dataset.query("cifar10", "pgd", name),
+        lambda: small_dataset.accuracy(0, name, "pgd", 1.0),
+    ):
+        with pytest.raises(InputError, match="expected"):
+            call()
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/nowhere/at/all"])
+def test_reader_rejects_invalid_folders(path: str) -> None:
+    with pytest.raises(InputError, match="failed for"):
+        Dataset(path)

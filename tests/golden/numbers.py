@@ -171,10 +171,6 @@ def processor() -> str:
     return f"{name}, {numbers}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
 def _label(key: str, parameters: Mapping[str, Any]) -> str:
     shown = {name: value for name, value in parameters.items() if not isinstance(value, list)}
     return " ".join([key, *(f"{name}={value}" for name, value in shown.items())])
