@@ -100,9 +100,9 @@ def evaluate(
         the order of `keys` and by ascending strength. Columns: `key`, `strength` (epsilon in units of 1/255 for Linf,
         in units of the pixel range for L2 and L1; severity of a corruption; otherwise 0), `unit` (of the strength),
         `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`
-        and `seconds` (for strengths that are attacked together, only the sum is meaningful; after an interruption, it is that
-        of the last call). A measure (kind ``measure``) has no accuracy but columns of its own, such as `squared_norm`,
-        which are NaN in other rows.
+        and `seconds` (for strengths that are attacked together, only the sum is meaningful; after an interruption, it
+        is that of the last call). A measure (kind ``measure``) has no accuracy but columns of its own, such as
+        `squared_norm`, which are NaN in other rows.
         Further attributes: `outcomes` (which images were classified correctly), `distances` (smallest perturbations
         found by attacks such as `fmn`, in the unit of `strength`) and `summary` (a text on accuracy under all attacks
         together).
