@@ -107,7 +107,7 @@ def store_variant(
     results = [
         EvaluationResult(part, strength, change(dict(values)), 1.0, {}) for strength, values in shard.rows.items()
     ]
-    content = encode(results, pixels=[*(shard.pixels | (pixels or {})).values()])
+    content = encode(results, pixels=[*{**shard.pixels, **(pixels or {})}.values()])
     folder.write(name._replace(hash=content_hash(content)), content)
 
 
