@@ -21,13 +21,6 @@ from robust201.networks.zoo.zoo_space import Zoo
 every_symmetry = pytest.mark.parametrize("symmetry", range(ORIENTATIONS))
 
 
-@pytest.fixture(autouse=True)
-def fixed_seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def matrix(orientation):
     """Return an orientation as a 2x2 integer matrix that acts on (row, column) about the centre.
 
