@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from robust201.core.errors import DatasetError, StorageFullError
 from robust201.core.records import ImageSet, image_hash
 from robust201.corruptions import folder as generation
-from robust201.corruptions.folder import generate_corruptions
+from robust201.corruptions.folder import corrupt_dataset, generate_corruptions
 from robust201.corruptions.generator import GENERATOR_VERSION, corrupt
 from robust201.images import corrupted as corrupted_module
+from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.registry import find_download as published_download
@@ -318,3 +319,10 @@ def test_generate_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(StorageFullError, match="the disk is full"):
         generate(tmp_path, images)
     assert read_tree(tmp_path) == original_tree
+
+
+def test_corrupt_dataset_writes_and_reports_corruptions_of_digits(tmp_path: Path) -> None:
+    line = corrupt_dataset(tmp_path, load_images("digits", count=12), keys=["fog", "frost"], seed=3)
+    assert "2 corruptions of 12 images of digits at 5 severities" in line
+    assert "seed 3, frost synthetic" in line
+    assert np.load(tmp_path / "fog.npy").shape == (60, 32, 32, 3)
