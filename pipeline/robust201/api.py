@@ -100,8 +100,9 @@ def evaluate(
         the order of `keys` and by ascending strength. Columns: `key`, `strength` (epsilon in units of 1/255 for Linf,
         in units of the pixel range for L2 and L1; severity of a corruption; otherwise 0), `unit` (of the strength),
         `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`
-        and `seconds` (for strengths that are attacked together, only the sum of the seconds is meaningful). A measure
-        (kind ``measure``) has no accuracy but columns of its own, such as `squared_norm`, which are NaN in other rows.
+        and `seconds` (for strengths that are attacked together, only the sum is meaningful; after an interruption, it
+        is that of the last call). A measure (kind ``measure``) has no accuracy but columns of its own, such as
+        `squared_norm`, which are NaN in other rows.
         Further attributes: `outcomes` (which images were classified correctly), `distances` (smallest perturbations
         found by attacks such as `fmn`, in the unit of `strength`) and `summary` (a text on accuracy under all attacks
         together).
@@ -152,7 +153,7 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         empty = _make_empty(network, context, image_set, preset)
         strengths = {task.key: parameters.strengths for task, parameters in requested}
         saved = {} if options.save is None else read_saved(Path(options.save), empty, protocols, strengths).results
-        evaluation = evaluate_keys(Run(context, image_set, protocols, shown, options), requested, empty, saved)
+        evaluation = evaluate_keys(Run(context, image_set, protocols, shown, options, empty), requested, saved)
         follows_gradients = any(task.kind == "attack" and task.model.role != "black box" for task, _ in requested)
         zero_fraction = measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     rows = [row for results in evaluation.results.values() for row in results.rows]

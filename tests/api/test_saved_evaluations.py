@@ -263,3 +263,42 @@ def test_writers_of_a_folder_wait_for_each_other(tmp_path):
 def test_names_of_presets_and_files_are_those_of_saved_keys():
     assert find_names("robustbench-l2") == ["clean", "aa_standard_l2"]
     assert find_names(["a/mine.py", "a/yours.py:attack", "pgd:8/255"]) == ["mine", "yours", "pgd:8/255"]
+
+
+class TenClassNetwork(CountingNetwork):
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(24, 10)
+
+
+def test_interrupted_autoattack_continues_after_its_last_finished_attack(tmp_path):
+    network = TenClassNetwork().eval()
+    with torch.inference_mode():
+        labels = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    keys = {"autoattack": {"epsilons": ["0.1/255", "2/255", "32/255"], "steps": 3, "queries": 10}}
+
+    def attack(folder, last_call=10**9):
+        network.counts = {"calls": 0, "last call": last_call}
+        result = robust201.evaluate(network, IMAGES.images, labels, keys, save=folder, progress=False)
+        return result, network.counts["calls"]
+
+    expected, n_calls = attack(None)
+    assert expected.table.accuracy.nunique() == 3
+    n_continued = []
+    for number, fraction in enumerate((0.2, 0.5, 0.7, 0.9, 0.97)):
+        folder = tmp_path / str(number)
+        with pytest.raises(KeyboardInterrupt):
+            attack(folder, round(fraction * n_calls))
+        result, n_calls_later = attack(folder)
+        n_continued.append(n_calls_later)
+        assert_equal(result, expected)
+        assert [path.name for path in folder.glob("[!.]*")] == ["evaluation.json"]
+    assert n_continued == sorted(n_continued, reverse=True)
+    assert n_continued[-1] < n_calls / 3
+    with pytest.raises(KeyboardInterrupt):
+        attack(tmp_path / "damaged", round(0.9 * n_calls))
+    (path,) = (tmp_path / "damaged").glob("*.npz")
+    path.write_bytes(path.read_bytes()[:-100])
+    result, n_calls_later = attack(tmp_path / "damaged")
+    assert_equal(result, expected)
+    assert n_calls_later > n_calls - 10

@@ -36,12 +36,11 @@ IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
 
 
-def iterate_results(task, *, context=None, images=IMAGES, planned_images=None, **bounds):
-    """Yield the results of a part of some images, which was planned for `planned_images` (default: the same)."""
+def iterate_results(task, *, context=None, images=IMAGES, **bounds):
     parameters = small_parameters(task)
     # `evaluate_part` sets the key, as in a worker.
     context = context or tiny_context("")
-    part = part_of(task, parameters, planned_images or images, **bounds)
+    part = part_of(task, parameters, images, **bounds)
     return evaluate_part(context, task, parameters, part, images, tuple(MEASUREMENTS), provenance=PROVENANCE)
 
 
@@ -98,14 +97,6 @@ def test_evaluate_part_accepts_read_only_images():
         array.flags.writeable = False
     results, expected = evaluate_images(TASKS["fgsm"], images=images), results_of_all_images("fgsm")
     assert [bytes_of(result.values) for result in results] == [bytes_of(result.values) for result in expected]
-
-
-@pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
-def test_evaluate_part_rejects_invalid_slice(start, stop):
-    with pytest.raises(EvaluationError, match=f"{start}:{stop}"):
-        evaluate_images(TASKS["pgd"], start=start, stop=stop)
-    with pytest.raises(EvaluationError, match="expected a slice of 21 images"):
-        evaluate_images(TASKS["pgd"], planned_images=tiny_images(16))
 
 
 @every_task

@@ -2,14 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from robust201.core.arrays import read_npz
 from robust201.core.errors import FormatVersionError, ResultsError, describe_read_error
-from robust201.core.files import load_json, make_folder, write_text
+from robust201.core.files import atomic_write, load_json, make_folder, write_text
 
 FILE_NAME = "evaluation.json"
 
@@ -59,6 +61,37 @@ def read_content(folder: Path) -> dict[str, Any]:
         )
     result: dict[str, Any] = content
     return result
+
+
+class StageFile:
+    """Progress of AutoAttack in a folder, ``<key>-<digest>.npz``, until the key's results are saved.
+
+    Args:
+        folder: the folder of the evaluation.
+        key: the key.
+        identity: JSON value of everything that decides the results; the file's name contains its digest.
+    """
+
+    def __init__(self, folder: Path, key: str, identity: Any) -> None:
+        self._path = folder / f"{key}-{_digest(identity)[:16]}.npz"
+
+    def load(self, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
+        """Return arrays by name; None if there is no file, or if it is damaged."""
+        try:
+            return read_npz(self._path, names)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def save(self, arrays: Mapping[str, Any]) -> None:
+        """Write arrays by name in place of earlier ones."""
+        with atomic_write(self._path) as stream:
+            np.savez_compressed(stream, **arrays)
+
+
+def delete_stages(folder: Path, key: str) -> None:
+    """Delete the progress of a key, whose results are saved."""
+    for path in folder.glob(f"{key}-*.npz"):
+        path.unlink(missing_ok=True)
 
 
 def _digest(content: Any) -> str:

@@ -3,11 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from robust201.analysis.evaluation import Evaluation, KeyResults
+from robust201.analysis.evaluation_file import StageFile, delete_stages
 from robust201.analysis.evaluation_progress import EvaluationProgress
 from robust201.analysis.network_context import Options
 from robust201.attacks.context import Context, Request, to_float
@@ -54,6 +56,7 @@ class Run:
         protocols: protocol of each key.
         shown: progress, for its display.
         options: the caller's arguments.
+        empty: the evaluation without results.
     """
 
     context: Context
@@ -61,6 +64,15 @@ class Run:
     protocols: Mapping[str, Mapping[str, Any]]
     shown: EvaluationProgress
     options: Options
+    empty: Evaluation
+
+    def stage_file(self, key: str, strengths: Sequence[float]) -> StageFile | None:
+        """Return the file of the progress of an ensemble, if results are saved."""
+        if self.options.save is None:
+            return None
+        network = self.empty.network_sha256, self.empty.logits
+        images = self.empty.images_sha256, self.empty.positions
+        return StageFile(Path(self.options.save), key, [network, images, self.protocols[key], strengths])
 
     def count(self, n_evaluations: int) -> None:
         """Add to the number of complete evaluations, and report it to the caller."""
@@ -84,10 +96,10 @@ class Run:
         self.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
 
 
-def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mapping[str, KeyResults]) -> Evaluation:
+def evaluate_keys(run: Run, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> Evaluation:
     """Evaluate all images under all keys, except where results are saved, and return the results with warnings."""
     results: dict[str, KeyResults] = {}
-    notices = [*empty.notices]
+    notices = [*run.empty.notices]
     run.estimate(keys, saved)
     kinds = {task.kind for task, _ in keys}
     if kinds - {"measure"} and "clean" not in kinds:
@@ -100,8 +112,9 @@ def evaluate_keys(run: Run, keys: RequestedKeys, empty: Evaluation, saved: Mappi
             _report_chance(run, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), notices)
         if run.options.save is not None:
             of_key = {task.key: results[task.key]}
-            dataclasses.replace(empty, results=of_key, notices=tuple(notices)).save(run.options.save)
-    return dataclasses.replace(empty, results=results, notices=tuple(notices))
+            dataclasses.replace(run.empty, results=of_key, notices=tuple(notices)).save(run.options.save)
+            delete_stages(Path(run.options.save), task.key)
+    return dataclasses.replace(run.empty, results=results, notices=tuple(notices))
 
 
 def _complete(run: Run, task: Task, parameters: Parameters, saved: KeyResults | None) -> KeyResults:
@@ -213,6 +226,7 @@ def _evaluate_key(
                 provenance={},
                 on_stage=run.shown.begin_stage,
                 on_passes=run.shown.add_passes,
+                saved_stages=run.stage_file(task.key, remaining),
             ):
                 remaining = tuple(strength for strength in remaining if strength != result.strength)
                 yield result

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.noise import derived_seed
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import restored_random_state
-from robust201.networks.model import SizedModel
+from robust201.networks.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,10 @@ class Request:
         on_stage: called with the number, the key and the number of samples of each stage of an ensemble, when it
             begins.
         on_passes: see `Watch`.
+        resumed: progress of an ensemble at which it continues; None at the beginning. Only the fused engine saves and
+            resumes stages.
+        save_stage: called with the progress at the beginning of each stage but the first, when all images of earlier
+            stages have been yielded.
     """
 
     strengths: tuple[float, ...]
@@ -35,6 +39,27 @@ class Request:
     indices: NDArray[np.int64]
     on_stage: Callable[[int, str, int], None] | None = None
     on_passes: Callable[[int], None] | None = None
+    resumed: "StageProgress | None" = None
+    save_stage: "Callable[[StageProgress], None] | None" = None
+
+    def are_yielded(self) -> NDArray[np.bool_]:
+        """Return which images were yielded at each strength before the evaluation was interrupted: (S, N)."""
+        yielded = np.full(len(self.strengths) * len(self.images), self.resumed is not None)
+        if self.resumed is not None:
+            yielded[self.resumed.remaining] = False
+        return yielded.reshape(len(self.strengths), len(self.images))
+
+
+class StageProgress(NamedTuple):
+    """Progress of an ensemble at the beginning of a stage.
+
+    Attributes:
+        stage: number of the stage, from 1.
+        remaining: (M,) int64, numbers of the samples that it attacks (see `attacks.runner`).
+    """
+
+    stage: int
+    remaining: NDArray[np.int64]
 
 
 class Perturbed(NamedTuple):
@@ -82,10 +107,10 @@ class Context:
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
-    model: SizedModel | None = None
+    model: Model | None = None
 
     @property
-    def attacked_model(self) -> SizedModel:
+    def attacked_model(self) -> Model:
         """The model that is attacked and measured: `model` if set, otherwise the classifier."""
         return self.classifier if self.model is None else self.model
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.attacks.batching import BatchedModel
-from robust201.attacks.context import Perturbed, Request, slices, to_float
+from robust201.attacks.context import Perturbed, Request, StageProgress, slices, to_float
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.samples import Samples
 from robust201.tasks import TASKS, Task
@@ -36,18 +36,21 @@ def run_attack(
     radius_of = float if task.constraint is None else task.constraint.radius
     radii = np.array([radius_of(strength) for strength in request.strengths], np.float64)
     n_images = len(request.images)
-    remaining = np.arange(len(radii) * n_images)
-    if task.procedure.attacks == "correct":
+    remaining = np.flatnonzero(~request.are_yielded())
+    if task.procedure.attacks == "correct" and request.resumed is None:
         is_correct = np.tile(_are_correct(model, request), len(radii))
         for group in _split(remaining[~is_correct], model.batch_size):
             samples = _make_samples(request, radii, group, random_numbers)
             yield from _by_strength(group, n_images, samples.clean)
         remaining = remaining[is_correct]
     stages = options.stages(task.key)
-    for number, (key, stage_options) in enumerate(stages, start=1):
+    first_stage = 1 if request.resumed is None else request.resumed.stage
+    for number, (key, stage_options) in enumerate(stages[first_stage - 1 :], start=first_stage):
         stage = task if key == task.key else TASKS[key]
         if len(stages) > 1 and request.on_stage is not None:
             request.on_stage(number, key, len(remaining))
+        if number > first_stage and request.save_stage is not None:
+            request.save_stage(StageProgress(number, remaining))
         stage_numbers = random_numbers.for_key(key)
         resisting = [np.zeros(0, np.int64)]
         for group in _groups(stage, remaining, n_images, len(radii), model):

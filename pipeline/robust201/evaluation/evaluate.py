@@ -4,13 +4,13 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.attacks.context import Context, Perturbed, Request, to_float
+from robust201.attacks.context import Context, Perturbed, Request, StageProgress, to_float
 from robust201.attacks.contract import perturb
 from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
@@ -19,6 +19,16 @@ from robust201.networks.watch import Watch, WatchedModel
 from robust201.tasks import Task
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
+
+
+class SavedStages(Protocol):
+    """Storage of the progress of one ensemble, as arrays by name."""
+
+    def load(self, names: Sequence[str]) -> Mapping[str, NDArray[Any]] | None:
+        """Return the saved progress; None if there is none, or if it is damaged."""
+
+    def save(self, arrays: Mapping[str, Any]) -> None:
+        """Save the progress in place of an earlier one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +63,7 @@ def evaluate_part(
     resident_images: ResidentImages | None = None,
     on_stage: Callable[[int, str, int], None] | None = None,
     on_passes: Callable[[int], None] | None = None,
+    saved_stages: SavedStages | None = None,
 ) -> Iterator[EvaluationResult]:
     """Yield a part's result at each strength, as soon as it is complete.
 
@@ -69,13 +80,13 @@ def evaluate_part(
         resident_images: copy of `images` on the classifier's device; None to make one.
         on_stage: see `Request`.
         on_passes: see `Watch`.
+        saved_stages: where the progress of an ensemble is saved after each of its attacks, and read at the beginning.
 
     Yields:
         One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
 
     Raises:
-        EvaluationError: the part does not fit the images or the batches, the logits are not finite, or a result breaks
-            an invariant.
+        EvaluationError: the logits are not finite, or a result breaks an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
     context, request = _prepare(context, task, part, images, resident_images)
@@ -83,8 +94,11 @@ def evaluate_part(
     if task.kind == "measure":
         yield from _measure_network(context, task, parameters, part, request, provenance)
         return
+    accumulators = _make_accumulators(context, request, measurements, name=part.label)
+    if saved_stages is not None:
+        request = _resume(request, accumulators, saved_stages)
     batches = perturb(task, context, parameters, request, name=part.label)
-    measured_strengths = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)
+    measured_strengths = _measure_batches(batches, context, request, task.constraint, accumulators)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength_index, values, seconds in measured_strengths:
         check_values(values, len(request.labels), label_counts, name=part.label)
@@ -95,7 +109,6 @@ def _prepare(
     context: Context, task: Task, part: Part, images: ImageSet, resident_images: ResidentImages | None
 ) -> tuple[Context, Request]:
     """Return the context with the part's key and first batch, and the request for the part's images."""
-    _check_part(context, task, part, images)
     context = dataclasses.replace(context, key=task.key, first_batch=part.start // context.batch_size)
     span = slice(part.start, part.stop)
     resident_images = resident_images or copy_to_device(images, context.classifier.device)
@@ -133,20 +146,14 @@ def _measure_batches(
     context: Context,
     request: Request,
     constraint: Constraint | None,
-    measurements: Sequence[str],
-    *,
-    name: str,
+    accumulators: Sequence[Accumulator],
 ) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
     """Yield each strength's index, columns and seconds as soon as all of its images have been measured."""
-    classifier, labels, strengths = context.classifier, request.labels, request.strengths
-    accumulators = [
-        Accumulator(
-            measurements, classifier.n_classes, classifier.device, len(labels), name=name, indices=request.indices
-        )
-        for _ in strengths
-    ]
-    n_measured = [0] * len(strengths)
-    seconds = [0.0] * len(strengths)
+    labels = request.labels
+    n_measured = request.are_yielded().sum(axis=1).tolist()
+    for strength_index in np.flatnonzero(request.are_yielded().all(axis=1)).tolist():
+        yield strength_index, accumulators[strength_index].finalise(), 0.0
+    seconds = [0.0] * len(accumulators)
     start = time.perf_counter()
     for strength_index, positions, pixels in batches:
         with torch.inference_mode():
@@ -165,23 +172,37 @@ def _measure_batches(
         start = time.perf_counter()
 
 
+def _make_accumulators(
+    context: Context, request: Request, measurements: Sequence[str], *, name: str
+) -> list[Accumulator]:
+    classifier, n_images = context.classifier, len(request.labels)
+    return [
+        Accumulator(measurements, classifier.n_classes, classifier.device, n_images, name=name, indices=request.indices)
+        for _ in request.strengths
+    ]
+
+
+def _resume(request: Request, accumulators: Sequence[Accumulator], saved_stages: SavedStages) -> Request:
+    """Return a request that continues at the saved stage and saves later stages; restore the totals of earlier ones."""
+    totals = {
+        f"{name} {number}": total
+        for number, accumulator in enumerate(accumulators)
+        for name, total in accumulator.totals.items()
+    }
+
+    def save(progress: StageProgress) -> None:
+        saved_stages.save(progress._asdict() | {name: total.cpu().numpy() for name, total in totals.items()})
+
+    saved = saved_stages.load([*StageProgress._fields, *totals])
+    if saved is None:
+        return dataclasses.replace(request, save_stage=save)
+    for name, total in totals.items():
+        total.copy_(torch.from_numpy(saved[name]))
+    resumed = StageProgress(int(saved["stage"]), saved["remaining"])
+    return dataclasses.replace(request, save_stage=save, resumed=resumed)
+
+
 def _measure_distances(
     constraint: Constraint, request: Request, positions: torch.Tensor, pixels: torch.Tensor
 ) -> torch.Tensor:
     return constraint.distances(pixels - to_float(request.images[positions]))
-
-
-def _check_part(context: Context, task: Task, part: Part, images: ImageSet) -> None:
-    n_images = len(images)
-    if part.unit.n_images != n_images or not 0 <= part.start < part.stop <= n_images:
-        raise EvaluationError(
-            f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
-            f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
-        )
-    splits_batch = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
-    if task.shares_random_numbers_in_batch(context.engine) and splits_batch:
-        raise EvaluationError(
-            f"Evaluating failed for {part.label}: expected a slice that starts and stops at multiples of "
-            f"{context.batch_size} images, which share random numbers, got {part.start}:{part.stop}. Plan again with "
-            "this batch size."
-        )

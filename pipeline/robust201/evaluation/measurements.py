@@ -103,6 +103,11 @@ class Accumulator:
             indices, terms = add(outputs)
             total.view(-1, *terms.shape[1:]).index_add_(0, indices, terms)
 
+    @property
+    def totals(self) -> dict[str, "torch.Tensor"]:
+        """The totals of the images so far, by name; tensors that `update` changes."""
+        return self._totals | {"is_not_finite": self._is_not_finite}
+
     def finalise(self) -> dict[str, NDArray[Any]]:
         """Return the measurements on the CPU, by column.
 
