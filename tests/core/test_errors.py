@@ -15,13 +15,6 @@ def test_long_error_messages_keep_beginning_and_end():
     assert output.endswith("Do this.")
 
 
-def test_exported_dataset_is_rejected_as_results_folder(finished_results, robust201, tmp_path):
-    assert robust201("export", finished_results, "--out", tmp_path / "dataset").code == 0
-    for command in ("status", "plan", "run"):
-        error = robust201(command, tmp_path / "dataset").error_line(2)
-        assert str(tmp_path / "dataset") in error
-
-
 def test_full_disk_is_an_error_of_its_own(tmp_path, monkeypatch):
     def fail(**_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
