@@ -9,8 +9,6 @@ from torch.nn import functional
 from robust201.networks.zoo.p4m import (
     ORIENTATIONS,
     P4mBatchNorm,
-    P4mConvolution,
-    P4mLifting,
     expand_group_kernels,
     expand_lifting_kernels,
     orient,
@@ -137,15 +135,3 @@ def test_batch_norm_shares_statistics_between_orientations():
     torch.testing.assert_close(norm.running_mean, 0.1 * features.unflatten(1, (3, 8)).mean(dim=(0, 2, 3, 4)))
     # The means of some single orientations are not zero.
     assert (normalised.mean(dim=(0, 3, 4)).abs() > 1e-3).any()
-
-
-@pytest.mark.parametrize("layer", [P4mLifting(3, 2, 3, 2), P4mConvolution(2, 3, 1, 1)])
-def test_convolutions_support_channels_last_and_bfloat16(layer):
-    inputs = torch.randn(2, layer.in_channels, 6, 6)
-    expected = layer(inputs)
-    assert expected.shape[1] == ORIENTATIONS * layer.out_channels
-    layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-    output = layer(inputs.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
-    output = layer.bfloat16()(inputs.bfloat16())
-    torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
