@@ -15,7 +15,7 @@ from robust201.attacks.contract import perturb
 from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
 from robust201.networks.classifier import Classifier
-from robust201.networks.model import SizedModel
+from robust201.networks.model import Model
 from robust201.networks.nb201.cells import evaluated_indices, multiply_accumulates, specs
 from robust201.networks.nb201.compiled import InferenceNetwork, compile_network
 from robust201.networks.nb201.network import Network
@@ -82,7 +82,7 @@ class Case:
     cells: int = CELLS
     precision: Precision = "fp32"
     labels: torch.Tensor = field(init=False)
-    model: SizedModel = field(init=False)
+    model: Model = field(init=False)
 
     def __post_init__(self) -> None:
         spec = specs()[self.index]

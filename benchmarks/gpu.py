@@ -43,7 +43,7 @@ from robust201.networks.device import (
 )
 from robust201.networks.gpu_memory import fit_memory
 from robust201.networks.graphed_model import GraphedModel
-from robust201.networks.model import SizedModel
+from robust201.networks.model import Model
 from robust201.networks.zoo.zoo_space import NETWORKS
 from robust201.tasks import TASKS
 
@@ -171,7 +171,7 @@ def run_tests(size: Size) -> Rows:
     yield {"exit_code": process.returncode, "result": lines[-1], "failures": failures, "seconds": seconds}
 
 
-def passes_of(model: SizedModel, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
+def passes_of(model: Model, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
     """Return functions that compute logits and gradients of all images."""
     return {
         "forward": lambda: model.logits(to_float(images)),
@@ -191,7 +191,7 @@ def measure_passes(size: Size) -> Rows:
     """Measure passes of the compiled network with and without graphs, whose bits must be equal, and of autograd."""
     for index in size.networks:
         case = make_case(index, size)
-        models: dict[str, SizedModel] = {"compiled": case.compiled, "autograd": case.published}
+        models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.published}
         if not size.is_rehearsal:
             models["graphs"] = GraphedModel(case.compiled, GraphCapture(size.device))
         compiled = {name: compute() for name, compute in passes_of(case.compiled, case.images, case.labels).items()}

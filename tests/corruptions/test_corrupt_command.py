@@ -1,14 +1,14 @@
-"""The function of the command `corrupt`: the files that it writes, and the lines that it reports."""
+"""`robust201 corrupt`: the files that it writes, and the line that it prints."""
 
 import numpy as np
+from typer.testing import CliRunner
 
-from robust201.corruptions.folder import corrupt_dataset
-from robust201.images import load_images
+from robust201.cli.app import app
 
 
-def test_corrupt_dataset_writes_corruptions_of_digits(tmp_path):
-    images = load_images("digits", count=12)
-    line = corrupt_dataset(tmp_path, images, keys=["fog", "frost"], seed=3)
-    assert "2 corruptions of 12 images of digits at 5 severities" in line
-    assert "seed 3, frost synthetic" in line
+def test_corrupt_writes_corruptions_of_digits(tmp_path):
+    arguments = ["--data", "digits", "--images", "12", "--keys", "fog,frost", "--seed", "3", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, ["corrupt", *arguments], catch_exceptions=False)
+    assert "2 corruptions of 12 images of digits at 5 severities" in result.stdout
+    assert "seed 3, frost synthetic" in result.stdout
     assert np.load(tmp_path / "fog.npy").shape == (60, 32, 32, 3)

@@ -112,20 +112,6 @@ def test_evaluate_part_accepts_read_only_images():
     assert_same_values(evaluate_images(TASKS["fgsm"], images=images), evaluate_images(TASKS["fgsm"]))
 
 
-@pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
-def test_evaluate_part_rejects_invalid_slice(start, stop):
-    with pytest.raises(EvaluationError, match=f"{start}:{stop}"):
-        evaluate_images(TASKS["pgd"], start=start, stop=stop)
-
-
-def test_evaluate_part_rejects_part_of_another_image_set():
-    task = TASKS["clean"]
-    parameters = small_parameters(task)
-    part = part_of(task, parameters, tiny_images(16))
-    with pytest.raises(EvaluationError, match="expected a slice of 21 images"):
-        list(evaluate_part(tiny_context(""), task, parameters, part, IMAGES, ("cm",), provenance={}))
-
-
 @every_task
 def test_nan_weights_raise_error_naming_unit(task):
     network = TinyNetwork()

@@ -1,4 +1,4 @@
-"""Stores of corrupted images (fog, frost, …) are generated, resumed after a kill, read and verified."""
+"""Folders of corrupted images (fog, frost, …) are generated, resumed after a kill, read and verified."""
 
 import hashlib
 import json
@@ -18,10 +18,9 @@ from robust201.corruptions import folder as generation
 from robust201.corruptions.folder import generate_corruptions
 from robust201.corruptions.generator import GENERATOR_VERSION, corrupt
 from robust201.images import corrupted as corrupted_module
-from robust201.images.corrupted import CorruptedStore, open_generated, open_published
+from robust201.images.corrupted import CorruptedStore, open_published
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.registry import find_download as published_download
-from robust201.images.store import ArrayFolder
 from tests.conftest import read_tree
 from tests.support.natural_images import image_set, stripes
 
@@ -35,8 +34,8 @@ def select_positions(images: ImageSet, positions: list[int]) -> ImageSet:
     return replace(images, images=arrays[0], labels=arrays[1], indices=arrays[2], sha256=image_hash(*arrays))
 
 
-def generate(folder: Path, images: ImageSet, keys: tuple[str, ...] = KEYS, **settings: int) -> CorruptedStore:
-    return generate_corruptions(folder, images, keys=keys, frost=FROST, **({"seed": 7} | settings))
+def generate(folder: Path, images: ImageSet, keys: tuple[str, ...] = KEYS) -> None:
+    generate_corruptions(folder, images, keys=keys, seed=7, frost=FROST)
 
 
 @pytest.fixture
@@ -64,17 +63,17 @@ def flip_last_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_generated_store_returns_the_pixels_of_the_generator(tmp_path: Path) -> None:
+def test_generated_files_have_the_pixels_of_the_generator(tmp_path: Path) -> None:
     images = image_set(6)
-    store = generate(tmp_path, images)
-    rows = images.indices[[4, 0, 4]]
+    generate(tmp_path, images)
+    pixels = np.load(tmp_path / "fog.npy").reshape(5, 6, 32, 32, 3)
+    clean = images.images.transpose(0, 2, 3, 1)
     for severity in (1, 5):
-        clean = images.images[[4, 0, 4]].transpose(0, 2, 3, 1)
-        expected = corrupt(clean, "fog", severity, seed=7, indices=rows, frost=FROST)
-        pixels = store("fog", severity, rows)
-        assert (pixels == expected.transpose(0, 3, 1, 2)).all()
-        assert pixels.flags.c_contiguous
-    assert store.source == "generated"
+        expected = corrupt(clean, "fog", severity, seed=7, indices=images.indices, frost=FROST)
+        assert (pixels[severity - 1] == expected).all()
+    selection = select_positions(images, [1, 4])
+    generate(tmp_path / "selection", selection, ("fog",))
+    assert (np.load(tmp_path / "selection" / "fog.npy").reshape(5, 2, 32, 32, 3) == pixels[:, [1, 4]]).all()
 
 
 def test_generated_folder_has_the_published_layout(tmp_path: Path) -> None:
@@ -88,12 +87,12 @@ def test_generated_folder_has_the_published_layout(tmp_path: Path) -> None:
         assert (tmp_path / "again.npy").read_bytes() == (tmp_path / f"{key}.npy").read_bytes()
     assert (np.load(tmp_path / "labels.npy") == np.tile(images.labels, 5)).all()
     assert (np.load(tmp_path / "indices.npy") == images.indices).all()
-    made = ArrayFolder(tmp_path)
-    assert made.recipe("labels") == {"dataset": "cifar10", "images_sha256": images.sha256}
-    assert made.recipe("fog") == {"generator_version": GENERATOR_VERSION, "seed": 7}
-    assert made.recipe("frost")["frost"] == {"name": "stripes", "sha256": FROST.sha256}
-    assert set(made.info("fog")["libraries"]) >= {"numpy", "scipy", "pillow", "libjpeg"}
-    for name, record in json.loads((tmp_path / "made.json").read_text())["arrays"].items():
+    arrays = json.loads((tmp_path / "made.json").read_text())["arrays"]
+    assert arrays["labels"]["recipe"] == {"dataset": "cifar10", "images_sha256": images.sha256}
+    assert arrays["fog"]["recipe"] == {"generator_version": GENERATOR_VERSION, "seed": 7}
+    assert arrays["frost"]["recipe"]["frost"] == {"name": "stripes", "sha256": FROST.sha256}
+    assert set(arrays["fog"]["info"]["libraries"]) >= {"numpy", "scipy", "pillow", "libjpeg"}
+    for name, record in arrays.items():
         assert record["sha256"] == hashlib.sha256((tmp_path / f"{name}.npy").read_bytes()).hexdigest()
 
 
@@ -147,35 +146,6 @@ def test_generate_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
     assert read_tree(folder) == read_tree(tmp_path / "whole")
 
 
-def test_open_generated_finds_the_images_of_a_selection(tmp_path: Path) -> None:
-    images = image_set(8)
-    full_store = generate(tmp_path, images)
-    selection = select_positions(images, [1, 5, 6])
-    store = open_generated(tmp_path, selection)
-    assert (store("fog", 3, selection.indices) == full_store("fog", 3, selection.indices)).all()
-    assert store.digest("fog") != full_store.digest("fog")
-    assert generate(tmp_path, selection).digest("fog") == store.digest("fog")
-    assert generate(tmp_path / "alone", selection).digest("fog") == store.digest("fog")
-    with pytest.raises(DatasetError, match="row 0 of the test split is not among the 3 selected images"):
-        store("fog", 3, images.indices[:1])
-
-
-def test_digest_depends_on_the_seed_of_random_corruptions(tmp_path: Path) -> None:
-    store, other_seed_store = (generate(tmp_path / str(seed), image_set(3), seed=seed) for seed in (7, 8))
-    assert other_seed_store.digest("fog") != store.digest("fog")
-    assert other_seed_store.digest("pixelate") == store.digest("pixelate")
-
-
-def test_changed_generated_file_is_found_and_made_again(tmp_path: Path) -> None:
-    images = image_set(3)
-    digest = generate(tmp_path, images).digest("fog")
-    flip_last_bit(tmp_path / "fog.npy")
-    with pytest.raises(DatasetError, match=r"fog\.npy: expected sha256"):
-        open_generated(tmp_path, images).digest("fog")
-    (tmp_path / "fog.npy").unlink()
-    assert generate(tmp_path, images).digest("fog") == digest
-
-
 @pytest.mark.parametrize(
     ("settings", "field"), [({"seed": 8}, "seed"), ({"frost": replace(FROST, name="photos")}, "frost")]
 )
@@ -188,58 +158,50 @@ def test_generate_rejects_a_folder_with_another_recipe(tmp_path: Path, settings:
     assert read_tree(tmp_path) == original_tree
 
 
-def test_open_generated_rejects_other_images(tmp_path: Path) -> None:
-    images = image_set(4)
-    generate(tmp_path, images)
-    changed_images = images.images.copy()
-    changed_images[2, 0, 0, 0] ^= 1
-    with pytest.raises(DatasetError, match=r"test image 6 is missing or has changed .* \(1 such images\)"):
-        open_generated(tmp_path, replace(images, images=changed_images))
-    with pytest.raises(DatasetError, match="of all 4 selected images of cifar10, but test image 1"):
-        open_generated(tmp_path, image_set(4, first=1))
-    with pytest.raises(DatasetError, match=r"expected the test labels repeated five times, got label \d instead of"):
-        open_generated(tmp_path, replace(images, labels=images.labels[::-1].copy()))
+def test_generate_rejects_a_folder_of_other_images(tmp_path: Path) -> None:
+    generate(tmp_path, image_set(4))
     with pytest.raises(DatasetError, match=r"labels\.npy: expected images with `images_sha256`"):
         generate(tmp_path, image_set(5), ("snow",))
 
 
-def test_store_rejects_wrong_arguments(tmp_path: Path) -> None:
-    images = image_set(3)
-    store = generate(tmp_path, images, ("fog",))
+def test_store_rejects_wrong_arguments(published_data: tuple[Path, ImageSet]) -> None:
+    folder, full_split = published_data
+    selection = select_positions(full_split, [3, 17])
+    store = open_folder(folder, selection)
     with pytest.raises(DatasetError, match=r"jpeg_compression\.npy: .* no such file"):
-        store("jpeg_compression", 1, images.indices)
+        store("jpeg_compression", 1, selection.indices)
     with pytest.raises(DatasetError, match="expected a severity from 1 to 5, got 6"):
-        store("fog", 6, images.indices)
+        store("fog", 6, selection.indices)
+    with pytest.raises(DatasetError, match="row 0 of the test split is not among the 2 selected images"):
+        store("fog", 3, np.array([0]))
 
 
 @pytest.mark.parametrize("fault", ["truncated", "empty", "another shape", "a pickle"])
-def test_store_rejects_damaged_files(tmp_path: Path, fault: str) -> None:
-    images, path = image_set(3), tmp_path / "fog.npy"
-    generate(tmp_path, images, ("fog",))
+def test_store_rejects_damaged_files(published_data: tuple[Path, ImageSet], fault: str) -> None:
+    folder, full_split = published_data
+    path = folder / "fog.npy"
     if fault in {"truncated", "empty"}:
         path.write_bytes(path.read_bytes()[: 5000 if fault == "truncated" else 0])
     else:
-        array = np.zeros((15, 16, 16, 3), np.uint8) if fault == "another shape" else np.array([print], dtype=object)
+        array = np.zeros((200, 16, 16, 3), np.uint8) if fault == "another shape" else np.array([print], dtype=object)
         np.save(path, array, allow_pickle=True)
-    with pytest.raises(DatasetError, match=r"fog\.npy: expected uint8 \(15, 32, 32, 3\), got"):
-        open_generated(tmp_path, images).check("fog")
+    with pytest.raises(DatasetError, match=r"fog\.npy: expected uint8 \(200, 32, 32, 3\), got"):
+        open_folder(folder, full_split)
 
 
 @pytest.mark.parametrize("change", [lambda text: text[:40], lambda _: "[]", lambda t: t.replace("recipe", "receipt")])
-def test_open_generated_rejects_damaged_manifests(tmp_path: Path, change: Callable[[str], str]) -> None:
+def test_generate_rejects_damaged_manifests(tmp_path: Path, change: Callable[[str], str]) -> None:
     generate(tmp_path, image_set(3), ("fog",))
     path = tmp_path / "made.json"
     path.write_text(change(path.read_text()))
     with pytest.raises(DatasetError, match=r"made\.json"):
-        open_generated(tmp_path, image_set(3))
+        generate(tmp_path, image_set(3), ("fog",))
 
 
 def test_generated_and_published_folders_are_not_interchangeable(
     tmp_path: Path, published_data: tuple[Path, ImageSet]
 ) -> None:
     folder, full_split = published_data
-    with pytest.raises(DatasetError, match=r"no generated images.*`source: published`"):
-        open_generated(folder, full_split)
     original_tree = read_tree(folder)
     with pytest.raises(DatasetError, match="may be published"):
         generate(folder, full_split)

@@ -51,7 +51,7 @@ def test_folder_of_arrays_is_read_with_its_hashes(tmp_path: Path, array: str) ->
     with pytest.raises(DatasetError, match=rf"{array}\.npy: expected sha256"):
         load_images(SPEC, path=tmp_path)
     (tmp_path / "test/made.json").unlink()
-    with pytest.raises(DatasetError, match=r"made\.json does not list"):
+    with pytest.raises(DatasetError, match=r"a file that made\.json lists"):
         load_images(SPEC, path=tmp_path)
 
 

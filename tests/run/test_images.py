@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from robust201.core.errors import DatasetError
 from robust201.corruptions import folder as corruption_folder
-from robust201.images.corrupted import open_generated
+from robust201.corruptions.frost_textures import FrostTextures
+from robust201.images.corrupted import CorruptedStore
 from robust201.run import images as images_module
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.sweep import prepare_run
@@ -86,8 +86,9 @@ def test_workers_that_make_the_same_images_leave_one_file(config):
 
 def test_pixels_are_those_of_a_folder_with_all_severities_and_only_needed_ones_are_made(config, tmp_path):
     images = Inputs(config).images("digits")
-    corruption_folder.corrupt_dataset(tmp_path / "made", images, keys=["fog"])
-    expected = open_generated(tmp_path / "made", images)
+    frost = FrostTextures.of("none", ())
+    corruption_folder.generate_corruptions(tmp_path / "made", images, keys=["fog"], seed=0, frost=frost)
+    expected = CorruptedStore(tmp_path / "made", images, rows=np.arange(len(images)), n_images=len(images))
     save_plan(config)
     store = open_images(config).open_store("digits", "fog")
     for severity in (1, 3):
@@ -137,17 +138,3 @@ def test_other_libraries_are_refused(config, monkeypatch):
     assert failure.startswith("DatasetError")
     assert "0.1" in failure
     assert made_keys(config) == []
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_folder_of_some_keys_is_completed_and_one_of_another_seed_is_refused(make_sweep, tmp_path, seed):
-    datasets = {"digits": {"corruptions": {"source": "generated", "path": str(tmp_path / "made")}}}
-    config = make_sweep(keys=KEYS, datasets=datasets, images={"count": 20, "seed": 0})
-    corruption_folder.corrupt_dataset(tmp_path / "made", Inputs(config).images("digits"), keys=["fog"], seed=seed)
-    if seed == 0:
-        assert run_inline(config).is_complete
-        assert [path.name.split("-")[1] for path in (tmp_path / "made").glob("digits-*")] == ["brightness"]
-        return
-    with pytest.raises(DatasetError, match="fog"):
-        run_inline(config)
-    assert not config.results.exists()

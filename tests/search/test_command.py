@@ -54,10 +54,12 @@ def test_search_json_is_reproducible(robust201, planted_optimum_folder):
     )
     result, repeated_result = (robust201(*arguments) for _ in range(2))
     assert result == repeated_result
-    (search,) = json.loads(result.out)["searches"]
-    assert search["objective"] == "pgd:1/255"
-    assert [method["method"] for method in search["methods"]] == ["local", "random"]
-    assert len(search["methods"][0]["found"]) == 3
+    payload = json.loads(result.out)
+    assert {(row["objective"], row["method"]) for row in payload["rows"]} == {
+        ("pgd:1/255", "local"),
+        ("pgd:1/255", "random"),
+    }
+    assert len(payload["found"]["pgd:1/255"]["local"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from robust201.search.cells import SearchCells
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
 from robust201.search.methods import METHODS
-from robust201.search.runs import Benchmark, run_methods, run_together
+from robust201.search.runs import Benchmark, run_method, run_methods
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}
@@ -39,9 +39,8 @@ def run_traces(
     method: str, benchmark: Benchmark, run_numbers: Sequence[int] = (0, 1), seed: int = 0, n_queries: int = 0
 ) -> list:
     """Return the queried cells of each run."""
-    return run_together(
-        method, benchmark, n_queries=n_queries or query_budget(method), seed=seed, run_numbers=run_numbers
-    )
+    n_queries = n_queries or query_budget(method)
+    return [run_method(method, benchmark, n_queries=n_queries, seed=seed, run=run) for run in run_numbers]
 
 
 def test_method_spends_its_budget(method, planted_clean_benchmark):
@@ -53,7 +52,6 @@ def test_method_spends_its_budget(method, planted_clean_benchmark):
 def test_runs_depend_only_on_seed_and_run_number(method, planted_clean_benchmark):
     first, second = run_traces(method, planted_clean_benchmark)
     assert first != second
-    # A run alone equals the same run together with another.
     assert run_traces(method, planted_clean_benchmark, (1,)) == [second]
     assert run_traces(method, planted_clean_benchmark, (0,), seed=1) != [first]
 

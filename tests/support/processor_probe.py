@@ -19,6 +19,7 @@ from robust201.corruptions.folder import generate_corruptions
 from robust201.corruptions.frost_textures import synthetic_frost
 from robust201.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt
 from robust201.images import load_images, select
+from robust201.images.corrupted import CorruptedStore
 from robust201.images.fusion import blend
 from robust201.images.upscaling import upscale
 from tests.support.natural_images import natural_images, raw_integers, stripes
@@ -104,7 +105,8 @@ def hashes(sizes: Iterable[int]) -> dict[str, str]:
     digits = select(load_images("digits"), count=3, seed=0)
     hash_by_name["digits"] = digits.sha256[:16]
     with tempfile.TemporaryDirectory() as folder:
-        store = generate_corruptions(Path(folder), digits, keys=("snow", "frost"), seed=0, frost=synthetic_frost(0))
+        generate_corruptions(Path(folder), digits, keys=("snow", "frost"), seed=0, frost=synthetic_frost(0))
+        store = CorruptedStore(Path(folder), digits, rows=np.arange(len(digits)), n_images=len(digits))
         hash_by_name |= {f"identity of {key}": str(store.digest(key))[:16] for key in ("snow", "frost")}
     return hash_by_name | _controls()
 

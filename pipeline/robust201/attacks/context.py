@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.noise import derived_seed
 from robust201.networks.classifier import Classifier
 from robust201.networks.device import restored_random_state
-from robust201.networks.model import SizedModel
+from robust201.networks.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +107,10 @@ class Context:
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
-    model: SizedModel | None = None
+    model: Model | None = None
 
     @property
-    def attacked_model(self) -> SizedModel:
+    def attacked_model(self) -> Model:
         """The model that is attacked and measured: `model` if set, otherwise the classifier."""
         return self.classifier if self.model is None else self.model
 

@@ -134,19 +134,16 @@ def corrupt(
     Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of
     ImageNet-C.
     """
-    from robust201.corruptions.folder import corrupt_dataset
-    from robust201.tasks import expand_keys
+    from robust201.corruptions.folder import generate_corruptions
+    from robust201.corruptions.frost_textures import load_frost, synthetic_frost
+    from robust201.tasks import CORRUPTION_GROUP, expand_keys
 
-    key_names = split_names(keys)
+    names = expand_keys(split_names(keys) or [CORRUPTION_GROUP])
     image_set = load_data(data, resize=resize, count=images, seed=seed)
+    textures = load_frost(frost) if frost is not None else synthetic_frost(seed)
     with console.showing_progress("Corrupting") as progress:
-        line = corrupt_dataset(
-            out,
-            image_set,
-            keys=None if key_names is None else expand_keys(key_names),
-            seed=seed,
-            frost_folder=frost,
-            workers=workers,
-            progress=progress,
-        )
-    typer.echo(line)
+        generate_corruptions(out, image_set, keys=names, seed=seed, frost=textures, workers=workers, progress=progress)
+    typer.echo(
+        f"{len(names)} corruptions of {len(image_set):,} images of {image_set.dataset} at 5 severities are in {out} "
+        f"(generated, seed {seed}, frost {textures.name})."
+    )

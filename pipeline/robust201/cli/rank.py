@@ -1,7 +1,8 @@
 """`robust201 rank`: rank the networks of a dataset, with intervals and ties, as a table for papers."""
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -94,10 +95,10 @@ def _show_metrics(
             raise ConfigError(f"Writing metrics failed for --out {out}: the file name must end in .csv. Change it.")
     derived_metrics = Dataset(dataset, weights=weights).metrics(data, keys)
     if out is not None:
-        write_csv(out, derived_metrics.to_frame())
+        write_csv(out, derived_metrics.table)
         console.say(f"Wrote {out}.")
     if as_json:
-        print_json(derived_metrics.to_payload())
+        print_json({"metrics": to_json_rows(derived_metrics.table), "needs": derived_metrics.needs})
     else:
         _print_metrics(derived_metrics)
 
@@ -107,16 +108,15 @@ def _print_metrics(metrics: "DerivedMetrics") -> None:
     from robust201.analysis.labels import strength_label
 
     rows = []
-    for metric in metrics.metrics:
-        values = metric.values.dropna()
-        numbers = ["-"] * 3
-        if len(values):
-            numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())]
-        first_key, *others = metric.key.split("+")
-        keys = metric.key if len(others) < _MAX_KEYS else f"{len(others) + 1} keys"
-        strength = "" if metric.strength is None else f", {strength_label(first_key, metric.strength)}"
-        label = f"{metric.dataset} {keys}{strength}"
-        rows.append((label, metric.metric, *numbers, f"{len(values):,}", metric.note))
+    names = ["dataset", "metric", "key", "strength", "note"]
+    groups: Any = metrics.table.groupby(names, sort=False, dropna=False)
+    for (dataset, metric, key, strength, note), group in groups:
+        values = group["value"].dropna()
+        numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else "---"
+        first_key, *others = key.split("+")
+        keys = key if len(others) < _MAX_KEYS else f"{len(others) + 1} keys"
+        label = f"{dataset} {keys}" + ("" if math.isnan(strength) else f", {strength_label(first_key, strength)}")
+        rows.append((label, metric, *numbers, f"{len(values):,}", note))
     if rows:
         console.show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)
     for name, required_results in metrics.needs.items():

@@ -1,6 +1,5 @@
 """`robust201 search`: simulate neural architecture search on a dataset."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,11 +7,12 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders
+from robust201.cli.evaluate import to_json_rows
 from robust201.cli.options import AsJson, ImageDataset, WeightsName, print_json, split_names
 from robust201.core.files import check_output_file, write_csv
 
 if TYPE_CHECKING:
-    from robust201.search.repeated_searches import RepeatedSearch
+    from robust201.search.repeated_searches import RepeatedSearches
 
 
 def search(
@@ -59,37 +59,32 @@ def search(
             on_progress=progress,
         )
     if as_json:
-        print_json({"searches": [repeated_search.to_payload() for repeated_search in searches]})
+        found = {
+            name: {method: cells.tolist() for method, cells in by_method.items()}
+            for name, by_method in searches.selected.items()
+        }
+        print_json({"n_members": searches.n_members, "rows": to_json_rows(searches.table), "found": found})
     else:
-        _show(searches)
+        _show(searches, f"{queries:,} queries, {console.format_count(runs, 'run')}, {searches.n_members:,} cells")
+    if searches.absent:
+        console.say(f"Not reported, because {results.name} lacks these results: {', '.join(searches.absent)}.")
     if out is not None:
-        import pandas as pd
-
-        write_csv(out, pd.concat([repeated_search.to_frame() for repeated_search in searches]))
+        write_csv(out, searches.table)
         console.say(f"Wrote {out}.")
 
 
-def _show(searches: "Sequence[RepeatedSearch]") -> None:
+def _show(searches: "RepeatedSearches", basis: str) -> None:
     from robust201.analysis.tables import format_percent
     from robust201.search.methods import METHODS
     from robust201.search.repeated_searches import TABLE1_COLUMNS
 
-    for repeated_search in searches:
-        title = (
-            f"Search on {repeated_search.dataset} {repeated_search.objective}: {repeated_search.n_queries:,} queries, "
-            f"{console.format_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
-            "mean and 95% interval, in percent"
-        )
-        headings = [TABLE1_COLUMNS.get(name, name) for name in repeated_search.optimum]
-        optimum = ("Optimum", *(f"{100 * value:.2f}" for value in repeated_search.optimum.values()), "")
-        rows = [
-            (
-                METHODS[result.method].title,
-                *(format_percent(*estimate[:3], decimals=2) for estimate in result.reported.values()),
-                f"{100 * result.optimum_fraction:.0f}%",
-            )
-            for result in repeated_search.results
-        ]
-        console.show_table(title, ("", *headings, "runs at optimum"), [optimum, *rows])
-    if searches and (absent_results := searches[0].absent):
-        console.say(f"Not reported, because {searches[0].dataset} lacks these results: {', '.join(absent_results)}.")
+    for (dataset, objective), rows in searches.table.groupby(["dataset", "objective"], sort=False):
+        optimum = rows.drop_duplicates("column").set_index("column")["optimum"]
+        lines = [("Optimum", *(f"{100 * value:.2f}" for value in optimum), "")]
+        for method, reported in rows.groupby("method", sort=False):
+            estimates = reported[["mean", "low", "high"]].itertuples(index=False)
+            texts = [format_percent(*estimate, decimals=2) for estimate in estimates]
+            lines.append((METHODS[str(method)].title, *texts, f"{reported['optimum_fraction'].iloc[0]:.0%}"))
+        headings = [TABLE1_COLUMNS.get(str(name), str(name)) for name in optimum.index]
+        title = f"Search on {dataset} {objective}: {basis}; mean and 95% interval, in percent"
+        console.show_table(title, ("", *headings, "runs at optimum"), lines)

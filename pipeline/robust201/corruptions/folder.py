@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 from robust201.core.errors import PerturbationError
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
-from robust201.corruptions.frost_textures import FrostTextures, load_frost, synthetic_frost
-from robust201.corruptions.generator import (
-    check_keys,
-    corrupt,
-    corruption_recipes,
-)
-from robust201.images.corrupted import N_SEVERITIES, CorruptedStore, open_generated, write_clean_set
+from robust201.corruptions.frost_textures import FrostTextures
+from robust201.corruptions.generator import check_keys, corrupt, corruption_recipes
+from robust201.images.corrupted import N_SEVERITIES, write_clean_set
 from robust201.images.store import ArrayFolder
-from robust201.tasks import CORRUPTIONS
 
 ImageProgress = Callable[[int, int], None]
 """Function that is called with (number of finished images, total number). An image counts once per corruption and
@@ -46,8 +41,8 @@ def generate_corruptions(
     frost: FrostTextures,
     workers: int = 1,
     progress: ImageProgress | None = None,
-) -> CorruptedStore:
-    """Write corrupted images in the published layout, skipping finished files, and open them.
+) -> None:
+    """Write corrupted images in the published layout, skipping finished files (`robust201 corrupt`).
 
     A killed run can be resumed (see `images.store`). The pixels do not depend on `workers`, the number of processes.
     The order of the clean images is also the order in the files. `progress` is called after each block of images.
@@ -60,8 +55,6 @@ def generate_corruptions(
     check_keys(keys)
     recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
     made = ArrayFolder(folder)
-    if all(made.is_complete(key, recipe) for key, recipe in recipes.items()):
-        return open_generated(folder, images)
     size = images.images.shape[-1]
     shape = (N_SEVERITIES * len(images), size, size, 3)
     work = [(severity, *block) for severity in range(1, N_SEVERITIES + 1) for block in _blocks(images)]
@@ -81,7 +74,6 @@ def generate_corruptions(
         for key, recipe in unfinished.items():
             blocks = count(map_blocks(partial(_corrupt_block, key, seed, frost), work))
             made.write(key, blocks, shape=shape, recipe=recipe, info={"libraries": library_versions()})
-    return open_generated(folder, images)
 
 
 def corrupt_blocks(images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures) -> Blocks:
@@ -133,30 +125,3 @@ def library_versions() -> dict[str, str]:
         "pillow": PIL.__version__,
         "libjpeg": features.version("jpg") or "",
     }
-
-
-def corrupt_dataset(
-    folder: Path,
-    images: ImageSet,
-    *,
-    keys: Sequence[str] | None = None,
-    seed: int = 0,
-    frost_folder: Path | None = None,
-    workers: int = 1,
-    progress: ImageProgress | None = None,
-) -> str:
-    """Generate corruptions for `robust201 corrupt` (see `generate_corruptions`), and return its line.
-
-    None as `keys` means all corruptions; None as `frost_folder`, synthetic textures.
-
-    Raises:
-        InputError: a key, the images, the frost textures or the folder is wrong.
-        StorageError: another process is generating images in this folder, or the disk is full.
-    """
-    frost = load_frost(frost_folder) if frost_folder is not None else synthetic_frost(seed)
-    keys = tuple(keys or CORRUPTIONS)
-    generate_corruptions(folder, images, keys=keys, seed=seed, frost=frost, workers=workers, progress=progress)
-    return (
-        f"{len(keys)} corruptions of {len(images):,} images of {images.dataset} at {N_SEVERITIES} severities are in "
-        f"{folder} (generated, seed {seed}, frost {frost.name})."
-    )

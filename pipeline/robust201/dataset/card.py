@@ -4,7 +4,7 @@ Its YAML front matter has one configuration per dataset, and one per measure, be
 have the same columns. The card contains neither a date nor an absolute path, so that equal results give equal bytes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -12,13 +12,11 @@ import yaml
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX
 from robust201.dataset.groups import Export, Group
-from robust201.dataset.key_files import KeyReport
 from robust201.dataset.layout import PARQUET_FOLDER, images_name, parquet_name
 from robust201.dataset.listing import CHECKSUM_FILE
-from robust201.dataset.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
+from robust201.dataset.published_layout import describe_strength, layout_of
 from robust201.images import DATASETS
 from robust201.tasks.columns import CORRECT_BITS
-from robust201.tasks.constraints import LINF
 
 CARD_FILE = "README.md"
 
@@ -32,41 +30,19 @@ _EXAMPLE = """  ```python
   ```"""
 
 
-Columns = Mapping[str, ParquetColumn]
-
-
-def card_text(export: Export, reports: Iterable[KeyReport]) -> str:
-    """Return the content of README.md, after the result files were written."""
-    measures = {report.form.key: report.columns for report in reports if report.form.is_measure and report.columns}
-    layout, columns = layout_of(export.facts.space), _columns_of_image_keys(export)
-    title = f"{layout.title}: {export.facts.record['name']}"
+def card_text(export: Export) -> str:
+    """Return the content of README.md."""
+    title = f"{layout_of(export.facts.space).title}: {export.facts.record['name']}"
     sections = [
         _front_matter_section(export, title),
         f"# {title}\n",
         f"{_describe(export)} Written by robust201 {__version__}.\n",
         _contents_section(export),
-        _protocol_section(export),
         _layout_section(export),
-        _columns_section(columns, dict(sorted(measures.items()))),
         _licence_section(export),
         f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{PAPER_BIBTEX}\n```\n",
     ]
-    return "\n".join(section for section in sections if section)
-
-
-def _columns_of_image_keys(export: Export) -> Columns:
-    """Return the columns of the Parquet files of all keys but measures; empty if there are no such files."""
-    strengths = dict.fromkeys(describe_strength(group.task) for group in export.groups if not group.is_measure)
-    if not strengths or "parquet" not in export.formats:
-        return {}
-    return parquet_columns(
-        export.measurements,
-        layout_of(export.facts.space).columns,
-        " ".join(strengths),
-        weights=export.weights.values(),
-        has_outcomes=export.outcomes is not None,
-        n_classes=max(export.facts.n_classes.get(group.dataset, 0) for group in export.groups),
-    )
+    return "\n".join(sections)
 
 
 def _datasets(export: Export) -> list[str]:
@@ -113,34 +89,21 @@ def _contents_section(export: Export) -> str:
         strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
         n_architectures = _count_architectures([group])
         lines.append(f"| {group.dataset} | `{group.key}` | {group.task.kind} | {strengths} | {n_architectures:,} |")
-    notes = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
-    constraints = {group.key: group.task.constraint for group in export.exported if group.task.kind == "attack"}
-    for key, constraint in constraints.items():
-        if constraint is None:
-            notes += f" Strengths of `{key}` are arguments of the attack's function."
-        elif constraint != LINF:
-            notes += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
-    if any(group.is_measure for group in export.exported):
-        notes += " Measures have no strength; their column `strength` contains 0."
+    keys: dict[str, list[str]] = {}
+    for group in export.exported:
+        names = keys.setdefault(describe_strength(group.task), [])
+        names += [] if group.key in names else [group.key]
+    lines += [
+        "",
+        "The strengths are:",
+        "",
+        *(f"- {', '.join(f'`{key}`' for key in names)}: {text}" for text, names in keys.items()),
+    ]
     evaluated = {(group.dataset, group.key) for group in export.groups}
     for dataset in dict.fromkeys(group.dataset for group in export.groups):
-        if keys := [key for key in export.facts.tasks if (dataset, key) not in evaluated]:
-            notes += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
-    return "\n".join([*lines, "", notes, ""])
-
-
-def _protocol_section(export: Export) -> str:
-    protocols = export.facts.record["protocols"]
-    engines, precisions = (
-        sorted({str(protocol.get(name, "unknown")) for protocol in protocols}) for name in ("engine", "precision")
-    )
-    return (
-        "## Protocol\n\n"
-        f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
-        "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
-        "to run again, `weights.json` the SHA-256 of each network's file of weights, `versions.json` the software that "
-        "computed and wrote it.\n"
-    )
+        if missing := [key for key in export.facts.tasks if (dataset, key) not in evaluated]:
+            lines += ["", f"Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in missing)}."]
+    return "\n".join([*lines, ""])
 
 
 def _layout_section(export: Export) -> str:
@@ -154,27 +117,20 @@ def _layout_section(export: Export) -> str:
     if "parquet" in export.formats:
         items.append(
             f"- `{parquet_name('<dataset>', '<key>')}`: one row per evaluation, read by pandas, Polars, DuckDB, Spark "
-            f"and Hugging Face `datasets`:\n\n{_EXAMPLE}"
+            f"and Hugging Face `datasets`; the metadata of its schema describe each column:\n\n{_EXAMPLE}"
         )
     if export.outcomes is not None:
         items.append(
             f"- `{images_name('<dataset>')}`: the evaluated images, in the order of the bits of `{CORRECT_BITS}`, with "
             "their rows in the test split, labels and SHA-256 of the pixels"
         )
+    items.append(
+        "- `sweep.json` holds everything that decided a number (attack parameters, image selection, hashes, seed), "
+        "`sweep.yaml` the sweep to run again, `weights.json` the SHA-256 of each network's file of weights, "
+        "`versions.json` the software that computed and wrote it."
+    )
     items.append(f"- `{CHECKSUM_FILE}`: the SHA-256 of every file, for `sha256sum -c {CHECKSUM_FILE}`")
     return "\n".join([*items, ""])
-
-
-def _columns_section(columns: Columns, measures: Mapping[str, Columns]) -> str:
-    lines = _column_table(columns) if columns else []
-    for key, columns_of_measure in measures.items():
-        lines += ["", f"Files of `{key}`:", *_column_table(columns_of_measure)]
-    return "\n".join(["## Columns", *lines, ""]) if lines else ""
-
-
-def _column_table(columns: Columns) -> list[str]:
-    lines = ["", "| column | type | meaning |", "|---|---|---|"]
-    return lines + [f"| `{name}` | `{column.type_name}` | {column.meaning} |" for name, column in columns.items()]
 
 
 def _licence_section(export: Export) -> str:

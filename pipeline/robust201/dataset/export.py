@@ -279,7 +279,7 @@ def write_dataset(
         for name, text in side_files.items():
             folder.write(name, text)
         folder.write(VERSIONS_FILE, versions_text(fields for report in reports for fields in report.provenances))
-        folder.write(CARD_FILE, card_text(export, reports))
+        folder.write(CARD_FILE, card_text(export))
     return ExportReport(
         out=out,
         files=tuple(sorted(folder.written)),

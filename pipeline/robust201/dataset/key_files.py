@@ -21,7 +21,6 @@ from robust201.dataset.layout import parquet_name
 from robust201.dataset.listing import HashedFile, open_hashed
 from robust201.dataset.number_text import array_text, array_texts
 from robust201.dataset.parquet_writer import KeyFormat, ParquetWriter
-from robust201.dataset.published_layout import ParquetColumn
 from robust201.dataset.shard_rows import RowBatch, UnitResults, iter_batches
 from robust201.tasks.columns import COLUMNS, fields_of
 
@@ -46,14 +45,12 @@ class KeyReport:
         form: format of the key's files.
         n_units: number of units.
         files: SHA-256 of the files, by name.
-        columns: columns of the Parquet file; empty if there is none.
         provenances: distinct provenances of the results.
     """
 
     form: KeyFormat
     n_units: int
     files: Mapping[str, str]
-    columns: Mapping[str, ParquetColumn]
     provenances: tuple[Mapping[str, str], ...]
 
 
@@ -111,7 +108,7 @@ class KeyFiles:
                 writer.close()
             files = {name: file.sha256 for name, file in opened.items()}
         provenances = tuple(map(dict, self.rows.provenances))
-        return KeyReport(form, n_units, files, parquet.columns if parquet else {}, provenances)
+        return KeyReport(form, n_units, files, provenances)
 
 
 class _JsonWriter:

@@ -69,7 +69,7 @@ class ParquetWriter:
     def __init__(self, stream: io.RawIOBase, form: KeyFormat) -> None:
         self._stream, self._format = stream, form
         self._writer: pq.ParquetWriter | None = None
-        self.columns: dict[str, ParquetColumn] = {}
+        self._columns: dict[str, ParquetColumn] = {}
 
     def add(self, batch: RowBatch) -> None:
         self._writer = self._writer or self._open(batch)
@@ -84,7 +84,7 @@ class ParquetWriter:
         form = self._format
         # A measure's first row determines whether its columns have numbers or lists.
         example_values = {name: np.asarray(column[0]) for name, column in first_batch.columns.items()}
-        self.columns = columns = parquet_columns(
+        self._columns = columns = parquet_columns(
             form.measurements,
             layout_of(form.space).columns,
             form.strength_description,
@@ -110,7 +110,7 @@ class ParquetWriter:
         )
 
     def _make_table(self, batch: RowBatch, schema: pa.Schema) -> pa.Table:
-        form, columns = self._format, self.columns
+        form, columns = self._format, self._columns
         units = [unit for unit in batch.units for _ in unit.strengths]
         n_classes = count_classes({name: np.asarray(column[0]) for name, column in batch.columns.items()})
         column_values: dict[str, Any] = {

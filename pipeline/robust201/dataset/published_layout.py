@@ -35,17 +35,6 @@ class ParquetColumn(NamedTuple):
     meaning: str
     source_column: ColumnSource | None = None
 
-    @property
-    def element_type(self) -> pa.DataType:
-        element_type = self.dtype
-        while pa.types.is_list(element_type):
-            element_type = element_type.value_type
-        return element_type
-
-    @property
-    def type_name(self) -> str:
-        return "string" if self.element_type == CATEGORICAL else str(self.dtype).replace("element: ", "")
-
 
 _KEY_COLUMNS = {
     "dataset": ParquetColumn(CATEGORICAL, "Dataset of the images and of the network's training."),

@@ -266,31 +266,18 @@ class Dataset(MergedFolders):
 
         return pd.DataFrame(read_images(self, dataset)).rename_axis("position")
 
-    def metrics(
-        self,
-        datasets: NameOrNames | None = None,
-        keys: NameOrNames | None = None,
-        *,
-        reference: int | str | None = None,
-    ) -> "DerivedMetrics":
-        """Compute derived metrics.
+    def metrics(self, datasets: NameOrNames | None = None, keys: NameOrNames | None = None) -> "DerivedMetrics":
+        """Compute derived metrics of some datasets and keys.
 
         If architectures have several sets of weights, each set is a separate network (see `select`).
 
-        Args:
-            datasets: names of datasets.
-            keys: names of keys.
-            reference: network to which corruption errors are relative.
-
         Raises:
-            ConfigError: a dataset, key or the reference does not exist.
+            ConfigError: a dataset or key does not exist.
             ResultsError: per-image outcomes contradict the accuracies.
         """
         from robust201.dataset.derived import derive_metrics
 
-        dataset_names = None if datasets is None else as_names(datasets)
-        reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
-        return derive_metrics(self.select(keys=keys), dataset_names, reference=reference_id)
+        return derive_metrics(self.select(keys=keys), None if datasets is None else as_names(datasets))
 
     def _check_strength(self, action: str, dataset: str, key: str, strength: object) -> float:
         """Return a strength as a float; raise ConfigError unless it is known, or 0 for clean images."""

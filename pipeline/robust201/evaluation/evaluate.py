@@ -86,8 +86,7 @@ def evaluate_part(
         One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
 
     Raises:
-        EvaluationError: the part does not fit the images or the batches, the logits are not finite, or a result breaks
-            an invariant.
+        EvaluationError: the logits are not finite, or a result breaks an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
     context, request = _prepare(context, task, part, images, resident_images)
@@ -110,7 +109,6 @@ def _prepare(
     context: Context, task: Task, part: Part, images: ImageSet, resident_images: ResidentImages | None
 ) -> tuple[Context, Request]:
     """Return the context with the part's key and first batch, and the request for the part's images."""
-    _check_part(context, task, part, images)
     context = dataclasses.replace(context, key=task.key, first_batch=part.start // context.batch_size)
     span = slice(part.start, part.stop)
     resident_images = resident_images or copy_to_device(images, context.classifier.device)
@@ -208,19 +206,3 @@ def _measure_distances(
     constraint: Constraint, request: Request, positions: torch.Tensor, pixels: torch.Tensor
 ) -> torch.Tensor:
     return constraint.distances(pixels - to_float(request.images[positions]))
-
-
-def _check_part(context: Context, task: Task, part: Part, images: ImageSet) -> None:
-    n_images = len(images)
-    if part.unit.n_images != n_images or not 0 <= part.start < part.stop <= n_images:
-        raise EvaluationError(
-            f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
-            f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
-        )
-    splits_batch = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
-    if task.shares_random_numbers_in_batch(context.engine) and splits_batch:
-        raise EvaluationError(
-            f"Evaluating failed for {part.label}: expected a slice that starts and stops at multiples of "
-            f"{context.batch_size} images, which share random numbers, got {part.start}:{part.stop}. Plan again with "
-            "this batch size."
-        )

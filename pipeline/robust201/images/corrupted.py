@@ -1,10 +1,10 @@
-"""Reader of corrupted images on disk, published or generated: `<folder>/<corruption>.npy`.
+"""Corrupted images on disk: `<folder>/<corruption>.npy`.
 
-The layout is the same as in CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019). Each file is (5 N, H, W, 3)
-uint8, with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
-classes) uint16, repeats the test labels five times. A folder of generated images is a store (`images.store`) with two
-more arrays, `indices` (rows of the clean images in the test split, (N,) int64) and `clean` (their SHA-256, (N, 32)
-uint8), so it cannot be opened as a published folder by mistake, or vice versa.
+The layout is that of CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019). Each file is (5 N, H, W, 3) uint8,
+with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
+classes) uint16, repeats the test labels five times. A folder that `robust201 corrupt` writes is a store
+(`images.store`) with one more array, `indices` (rows of the clean images in the test split, (N,) int64), so it cannot
+be opened as a published folder by mistake. Sweeps make their own images (`run.images`).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from robust201.images.specs import dataset
 from robust201.images.store import ArrayFolder, Recipe
 
 N_SEVERITIES = 5
-LABELS, INDICES, CLEAN_HASHES = "labels", "indices", "clean"
+LABELS, INDICES = "labels", "indices"
 
 _BLOCK_ROWS = 512
 
@@ -36,26 +36,17 @@ class CorruptedStore:
         images: the selected clean images.
         rows: (n,) int64, rows of the selected images within the images of each severity.
         n_images: number of images per severity.
-        made: the store of generated images; None for published images.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        images: ImageSet,
-        *,
-        rows: NDArray[np.int64],
-        n_images: int,
-        made: ArrayFolder | None = None,
-    ) -> None:
+    source = "published"
+
+    def __init__(self, folder: Path, images: ImageSet, *, rows: NDArray[np.int64], n_images: int) -> None:
         self.folder = folder
-        self.source = "generated" if made else "published"
         self.dataset = images.dataset
         self.indices = images.indices
         self._image_size = images.images.shape[2:]
         self._rows = rows
         self._n_images = n_images
-        self._made = made
         self._files: dict[str, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[str | int, ...], str] = {}
 
@@ -91,11 +82,9 @@ class CorruptedStore:
         per process.
 
         Raises:
-            DatasetError: the file is missing or has the wrong shape, or a generated file has changed.
+            DatasetError: the file is missing or has the wrong shape.
         """
         if (key, *severities) not in self._digests:
-            if self._made is not None:
-                self._made.check_unchanged(key)
             arrays = [self.pixels(key, severity) for severity in severities]
             digest = begin_digest(self.indices, (len(severities), len(self._rows), *arrays[0].shape[1:]))
             for array in arrays:
@@ -161,7 +150,7 @@ def open_published(
     entry = find_download(archive)
     if not (folder / "labels.npy").exists() and (folder / entry.folder / "labels.npy").exists():
         folder = folder / entry.folder
-    if ArrayFolder(folder).exists or (folder / f"{CLEAN_HASHES}.npy").exists():
+    if ArrayFolder(folder).exists or (folder / f"{INDICES}.npy").exists():
         raise DatasetError(
             f"Opening published corruptions failed for {folder}: expected the files of {archive}, got images that "
             "robust201 generated. Set `source: generated`, or choose the folder of the published files. If made.json "
@@ -172,7 +161,7 @@ def open_published(
             f"Opening published corruptions failed for {folder}: labels.npy of {archive} is neither in this folder nor "
             f"in {folder / entry.folder}. Fetch the files with `robust201 fetch {archive}`, or correct the folder."
         )
-    _check_labels(folder, images, images.indices, n_images)
+    _check_labels(folder, images, n_images)
     store = CorruptedStore(folder, images, rows=images.indices, n_images=n_images)
     for key in keys:
         store.check(key)
@@ -181,41 +170,8 @@ def open_published(
     return store
 
 
-def open_generated(folder: Path, images: ImageSet) -> CorruptedStore:
-    """Open corrupted images that were generated from `images` or from a superset of them.
-
-    Raises:
-        DatasetError: the folder has no generated images, or they were generated from other images.
-    """
-    made = ArrayFolder(folder)
-    if not made.exists:
-        raise DatasetError(
-            f"Opening generated corruptions failed for {folder}: the folder has no generated images. "
-            "Run `robust201 corrupt` to generate them; for published files, set `source: published`."
-        )
-    rows, n_images = _find_rows(made, images)
-    _check_labels(folder, images, rows, n_images)
-    return CorruptedStore(folder, images, rows=rows, n_images=n_images, made=made)
-
-
-def _find_rows(made: ArrayFolder, images: ImageSet) -> tuple[NDArray[np.int64], int]:
-    """Return the rows of the selected images among the corrupted images, and their number, after comparing pixels."""
-    corrupted_indices, clean_hashes = made.read(INDICES), made.read(CLEAN_HASHES)
-    rows = np.minimum(np.searchsorted(corrupted_indices, images.indices), len(corrupted_indices) - 1)
-    has_equal_pixels = (clean_hashes[rows] == hash_images(images.images)).all(axis=1)
-    is_same = (corrupted_indices[rows] == images.indices) & has_equal_pixels
-    if not is_same.all():
-        raise DatasetError(
-            f"Opening generated corruptions failed for {made.folder}: expected corruptions of all {len(images):,} "
-            f"selected images of {images.dataset}, but test image {int(images.indices[~is_same][0])} is missing or has "
-            f"changed since they were generated ({int((~is_same).sum()):,} such images). Generate them in another "
-            "folder, or delete this folder."
-        )
-    return rows, len(corrupted_indices)
-
-
 def write_clean_set(made: ArrayFolder, images: ImageSet) -> None:
-    """Begin a folder of corruptions with the labels, rows and hashes of the clean images, or check an existing one.
+    """Begin a folder of corruptions with the labels and rows of the clean images, or check an existing one.
 
     Raises:
         DatasetError: the folder has corruptions of other images, or published ones.
@@ -226,30 +182,15 @@ def write_clean_set(made: ArrayFolder, images: ImageSet) -> None:
             "make, and that may be published. Choose another folder."
         )
     recipe: Recipe = {"dataset": images.dataset, "images_sha256": images.sha256}
-    for name, array in (
-        (LABELS, np.tile(images.labels.astype(label_dtype(images.n_classes)), N_SEVERITIES)),
-        (INDICES, images.indices),
-        (CLEAN_HASHES, hash_images(images.images)),
-    ):
+    labels = images.labels.astype("uint8" if images.n_classes <= 256 else "uint16")  # bytes in published folders
+    for name, array in ((LABELS, np.tile(labels, N_SEVERITIES)), (INDICES, images.indices)):
         if not made.is_complete(name, recipe):
             made.write(name, array, recipe=recipe)
 
 
-def label_dtype(n_classes: int) -> str:
-    """Return the dtype of `labels.npy`: one byte as in published folders, or two for more than 256 classes."""
-    return "uint8" if n_classes <= 256 else "uint16"
-
-
-def hash_images(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the SHA-256 of each image, (N, 32) uint8, for images (N, 3, H, W) uint8."""
-    digests = [hashlib.sha256(image.tobytes()).digest() for image in images]
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
-
-
-def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_images: int) -> None:
+def _check_labels(folder: Path, images: ImageSet, n_images: int) -> None:
     path = folder / "labels.npy"
-    all_labels = _map_array(path, (N_SEVERITIES * n_images,), label_dtype(images.n_classes))
-    labels = all_labels.reshape(N_SEVERITIES, n_images)[:, rows]
+    labels = _map_array(path, (N_SEVERITIES * n_images,)).reshape(N_SEVERITIES, n_images)[:, images.indices]
     mismatches = np.argwhere(labels != images.labels)
     if len(mismatches):
         severity_index, position = mismatches[0]
@@ -261,11 +202,11 @@ def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_ima
         )
 
 
-def _map_array(path: Path, shape: tuple[int, ...], dtype: str = "uint8") -> NDArray[Any]:
-    """Memory-map a file, which must have this shape and dtype."""
+def _map_array(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Memory-map a file of uint8, which must have this shape."""
     try:
         array = read_npy(path, mapped=True)
-        if (array.shape, array.dtype) == (shape, np.dtype(dtype)):
+        if (array.shape, array.dtype) == (shape, np.dtype(np.uint8)):
             return array
         got = f"{array.dtype} {array.shape}"
     except FileNotFoundError:
@@ -273,6 +214,6 @@ def _map_array(path: Path, shape: tuple[int, ...], dtype: str = "uint8") -> NDAr
     except (OSError, ValueError) as error:
         got = f"an incomplete or damaged .npy file ({error})"
     raise DatasetError(
-        f"Opening corruptions failed for {path}: expected {dtype} {shape}, got {got}. Fetch published files again, "
-        f"or delete {path.parent} and generate the images again; or correct the name of the dataset or key."
+        f"Opening corruptions failed for {path}: expected uint8 {shape}, got {got}. Fetch the published files "
+        "again, or correct the name of the dataset or key."
     )

@@ -57,27 +57,9 @@ class ArrayFolder:
     def path(self, name: str) -> Path:
         return self.folder / f"{name}.npy"
 
-    def lists(self, name: str) -> bool:
-        """Return whether `made.json` lists an array."""
-        return name in self._records()
-
     def info(self, name: str) -> dict[str, Any]:
         """Return what was recorded about a complete array."""
         return self._records()[name].info
-
-    def recipe(self, name: str) -> dict[str, Any]:
-        """Return the recipe of a listed array.
-
-        Raises:
-            DatasetError: `made.json` does not list the array, or is damaged.
-        """
-        record = self._records().get(name)
-        if record is None:
-            raise DatasetError(
-                f"Reading images failed for {self.path(name)}: {MANIFEST} does not list this file, so it was not "
-                "completed. Delete it, and make the images again."
-            )
-        return record.recipe
 
     def is_complete(self, name: str, recipe: Recipe) -> bool:
         """Return whether the folder has an array with this recipe.
@@ -126,23 +108,23 @@ class ArrayFolder:
         for name in names:
             self.path(name).unlink(missing_ok=True)
 
-    def check_unchanged(self, name: str) -> None:
-        """Compare the hash of a file with its hash in `made.json`; a `DatasetError` states the difference."""
-        self.recipe(name)
-        expected = self._records()[name].sha256
+    def read(self, name: str) -> NDArray[Any]:
+        """Memory-map a complete array after comparing its hash with that in `made.json`.
+
+        Raises:
+            DatasetError: the file is missing or damaged, or `made.json` does not list it or is damaged.
+        """
+        record = self._records().get(name)
         try:
             got = sha256_of(self.path(name))
         except OSError as error:
             got = one_line(error)
-        if got != expected:
+        if record is None or got != record.sha256:
+            expected = f"a file that {MANIFEST} lists" if record is None else f"sha256 {record.sha256}"
             raise DatasetError(
-                f"Verifying images failed for {self.path(name)}: expected sha256 {expected}, got {got}. The file is "
-                f"damaged or incomplete. Delete {self.folder}, and make the images again."
+                f"Reading images failed for {self.path(name)}: expected {expected}, got {got}. The file is damaged or "
+                f"incomplete. Delete {self.folder}, and make the images again."
             )
-
-    def read(self, name: str) -> NDArray[Any]:
-        """Memory-map a complete array after comparing its hash."""
-        self.check_unchanged(name)
         return read_npy(self.path(name), mapped=True)
 
     def _records(self) -> dict[str, _Record]:

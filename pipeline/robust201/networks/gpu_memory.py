@@ -8,7 +8,7 @@ import torch
 from robust201.core.errors import EvaluationError
 from robust201.networks.batch_sizes import SIZES, Maxima
 from robust201.networks.device import is_out_of_memory, peak_bytes
-from robust201.networks.model import SizedModel
+from robust201.networks.model import Model
 
 USED_FRACTION = 0.8
 """Fraction of a GPU's memory to use. The rest is for memory that is not measured: gaps of the allocator, test images,
@@ -19,7 +19,7 @@ _TRIAL_SAMPLES = 8
 
 
 def fit_memory(
-    model: SizedModel,
+    model: Model,
     image_shape: tuple[int, ...],
     device: torch.device,
     memory: tuple[int, int],

@@ -21,6 +21,11 @@ class Model(Protocol):
     inside and outside `torch.inference_mode`, and none changes torch's settings or random state.
     """
 
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """Numbers of images per pass."""
+        ...
+
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the logits, (B, C)."""
         ...
@@ -50,25 +55,13 @@ class Model(Protocol):
         ...
 
 
-class SizedModel(Model, Protocol):
-    """A model with its batch sizes."""
-
-    @property
-    def batch_sizes(self) -> BatchSizes:
-        """Numbers of images per pass."""
-        ...
-
-
 class CompiledNetwork(Model, Protocol):
     """A network rewritten for speed, whose results equal those of the original within rounding.
 
-    Attributes:
-        device: device of the network.
-        batch_sizes: numbers of images per pass.
+    `device` is the device of the network.
     """
 
     device: torch.device
-    batch_sizes: BatchSizes
 
     @property
     def is_constant(self) -> bool:

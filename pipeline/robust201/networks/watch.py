@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from robust201.networks.model import Model, Objective, SizedModel, WindowModel, WindowSearch
+from robust201.networks.model import Model, Objective, WindowModel, WindowSearch
 
 NOT_FINITE_ADVICE = (
     "Add a small constant below square roots and logarithms, and to norms and standard deviations that the network "
@@ -184,7 +184,7 @@ def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], N
 class WatchedModel:
     """`Model` that passes on the results of another model, and records those that are not finite."""
 
-    def __init__(self, model: SizedModel, watch: Watch) -> None:
+    def __init__(self, model: Model, watch: Watch) -> None:
         self._model = model
         self._watch = watch
         self.batch_sizes = model.batch_sizes

@@ -20,8 +20,8 @@ from robust201.core.files import atomic_write, make_folder, remove_leftovers, wr
 from robust201.core.records import ImageSet, canonical_json, content_digest
 from robust201.corruptions.folder import corrupt_blocks, library_versions
 from robust201.corruptions.frost_textures import FrostTextures
-from robust201.images.corrupted import CorruptedStore, begin_digest, open_generated
-from robust201.images.store import ArrayFolder, npy_stream
+from robust201.images.corrupted import CorruptedStore, begin_digest
+from robust201.images.store import npy_stream
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.facts import Facts, pixel_libraries
 from robust201.sweep.inputs import Inputs, frost_textures
@@ -63,25 +63,11 @@ class CorruptedImages:
         self._config, self._facts, self._inputs = config, facts, inputs
         self._stores: dict[tuple[str, str], CorruptedStore] = {}
 
-    def check(self) -> None:
-        """Compare images that `robust201 corrupt` has made with the planned ones.
-
-        Raises:
-            DatasetError: they were made from other images or with another recipe.
-        """
-        for dataset, facts in self._facts.datasets.items():
-            planned = {key: value for key, value in facts.corruptions.items() if value["source"] == "generated"}
-            made = ArrayFolder(self._base(dataset)) if planned else None
-            if made is not None and made.exists:
-                open_generated(made.folder, self._inputs.images(dataset))
-                for key in filter(made.lists, planned):
-                    _check_identity(made.folder, key, _identify(made, key), planned[key])
-
     def missing_parts(self, state: SweepState) -> Iterator[ImagePart]:
         """Yield the parts whose images have yet to be made for the missing evaluations of a sweep."""
         for key_state in state.keys:
             key = key_state.key
-            if key.task.kind == "corruption" and not self._is_given(key.dataset, key.key):
+            if key.task.kind == "corruption" and self._section(key.dataset).source == "generated":
                 for severity, is_done in zip(key.strengths, key_state.done.T, strict=True):
                     part = ImagePart(key.dataset, key.key, int(severity))
                     if not (is_done.all() or self._digest_path(part).exists()):
@@ -125,7 +111,7 @@ class CorruptedImages:
         """Open the images of a key; each severity is made when it is first read, unless it exists.
 
         Raises:
-            DatasetError: they were made with another recipe, or published images differ from the planned ones.
+            DatasetError: published images differ from the planned ones.
         """
         if (dataset, key) not in self._stores:
             self._stores[dataset, key] = self._open(dataset, key)
@@ -133,14 +119,14 @@ class CorruptedImages:
 
     def _open(self, dataset: str, key: str) -> CorruptedStore:
         images, planned = self._clean_images(dataset), self._facts.datasets[dataset].corruptions[key]
-        if not self._is_given(dataset, key):
+        if self._section(dataset).source == "generated":
             return _MadeStore(self, self._base(dataset), images)
-        if self._section(dataset).source == "published":
-            store = self._inputs.open_published_corruptions(dataset, images)
-            _check_identity(store.folder, key, store.identity(key), planned)
-        else:
-            store = open_generated(self._base(dataset), images)
-            _check_identity(store.folder, key, _identify(ArrayFolder(store.folder), key), planned)
+        store = self._inputs.open_published_corruptions(dataset, images)
+        if canonical_json(store.identity(key)) != canonical_json(planned):
+            raise DatasetError(
+                f"Opening corrupted images failed for {store.folder} {key}: expected {planned}, got "
+                f"{store.identity(key)}. Fetch the published files again, and run the same command again."
+            )
         return store
 
     def make_again(self, part: ImagePart) -> NDArray[np.uint8]:
@@ -172,10 +158,6 @@ class CorruptedImages:
         assert section is not None  # noqa: S101 - without a section, a dataset has no corruptions
         return section
 
-    def _is_given(self, dataset: str, key: str) -> bool:
-        """Return whether the images are published, or `robust201 corrupt` has made them in the folder of the YAML."""
-        return self._section(dataset).source == "published" or ArrayFolder(self._base(dataset)).lists(key)
-
     def _clean_images(self, dataset: str) -> ImageSet:
         return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of().sha256)
 
@@ -195,9 +177,10 @@ class CorruptedImages:
 class _MadeStore(CorruptedStore):
     """Images that workers make, one file per severity."""
 
+    source = "generated"
+
     def __init__(self, owner: CorruptedImages, folder: Path, images: ImageSet) -> None:
         super().__init__(folder, images, rows=np.arange(len(images)), n_images=len(images))
-        self.source = "generated"
         self._owner = owner
         self._arrays: dict[tuple[str, int], NDArray[np.uint8]] = {}
 
@@ -210,16 +193,3 @@ class _MadeStore(CorruptedStore):
 
     def _path(self, key: str) -> Path:
         return self._owner.path(ImagePart(self.dataset, key, 1)).parent
-
-
-def _identify(made: ArrayFolder, key: str) -> dict[str, Any]:
-    """Return what identifies generated pixels; the shard records their hash."""
-    return {"source": "generated", **made.recipe(key), "libraries": pixel_libraries(made.info(key)["libraries"])}
-
-
-def _check_identity(folder: Path, key: str, actual: dict[str, Any], planned: dict[str, Any]) -> None:
-    if canonical_json(actual) != canonical_json(planned):
-        raise DatasetError(
-            f"Opening corrupted images failed for {folder} {key}: expected {planned}, got {actual}. Delete the "
-            "folder, and run the same command again."
-        )

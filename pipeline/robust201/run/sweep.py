@@ -106,8 +106,6 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
     inputs.check()
     earlier = find_plan(config.results)
     facts = gather_facts(config, inputs, earlier)
-    corrupted = CorruptedImages(config, facts, inputs)
-    corrupted.check()
     folder = ResultsFolder.create(config.results, choose_slices(config), config.shards or "")
     check_device(config, folder)
     with hold_lock(config.results):
@@ -116,7 +114,7 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         save_plan(config, facts)
         inputs.copy_images()
         inputs.save_code_copies()
-        corrupted.remove_leftovers()
+        CorruptedImages(config, facts, inputs).remove_leftovers()
         plan = filters.narrow(full_plan)
         listing = folder.list(say)
         folder.remove_leftovers()

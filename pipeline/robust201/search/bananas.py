@@ -4,11 +4,7 @@ Source: White, Neiswanger and Savani, "BANANAS: Bayesian Optimization with Neura
 Search", AAAI 2021; the settings are those of the authors' library naszilla (see docs/protocol/statistics.md).
 """
 
-from collections.abc import Sequence
-from typing import Self
-
 import numpy as np
-from numpy.typing import NDArray
 
 from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
@@ -43,29 +39,11 @@ class Bananas(Optimiser):
         self._pending_cells: list[int] = []
         self._encodings = self.cells.path_encodings(MAX_PATH_LENGTH)
 
-    @classmethod
-    def prepare(cls, runs: Sequence[Self]) -> None:
-        """Train the ensembles of all runs without pending queries in one call, and choose their next batches."""
-        idle_runs = [run for run in runs if run._observations and not run._pending_cells]
-        proposals = [(run, candidates) for run in idle_runs if (candidates := run._draw_candidates())]
-        for n_observations in sorted({len(run._observations) for run, _ in proposals}):
-            group = [(run, candidates) for run, candidates in proposals if len(run._observations) == n_observations]
-            predictions_by_run = fit_and_predict(
-                [run._encodings[[cell for cell, _ in run._observations]] for run, _ in group],
-                [run._compute_targets() for run, _ in group],
-                [run._encodings[candidates] for run, candidates in group],
-                [run.rng for run, _ in group],
-                size=ENSEMBLE_SIZE,
-            )
-            for (run, candidates), predictions in zip(group, predictions_by_run, strict=True):
-                run._choose_batch(candidates, predictions)
-
     def propose(self) -> int:
-        if not self._pending_cells:
-            if self._observations:
-                self.prepare([self])
-            if not self._pending_cells:  # at the start, or if all mutants have been queried
-                self._pending_cells = self.draw_new(BATCH_SIZE if self._observations else N_RANDOM_CELLS)
+        if not self._pending_cells and self._observations:
+            self._pending_cells = self._choose_batch()
+        if not self._pending_cells:  # at the start, or if all mutants have been queried
+            self._pending_cells = self.draw_new(BATCH_SIZE if self._observations else N_RANDOM_CELLS)
         return self._pending_cells.pop()
 
     def tell(self, architecture: int, value: float) -> None:
@@ -82,11 +60,15 @@ class Bananas(Optimiser):
             candidates |= dict.fromkeys(cell for cell in mutants if cell not in self.queried)
         return list(candidates)
 
-    def _compute_targets(self) -> NDArray[np.float64]:
-        """Return the training targets: 100 minus the accuracy of each queried cell in percent."""
-        return 100 * (1 - np.array([accuracy for _, accuracy in self._observations]))
-
-    def _choose_batch(self, candidates: list[int], predictions: NDArray[np.float64]) -> None:
+    def _choose_batch(self) -> list[int]:
+        """Train an ensemble, and return the best candidates, the best last."""
+        candidates = self._draw_candidates()
+        if not candidates:
+            return []
+        cells, accuracies = zip(*self._observations, strict=True)
+        targets = 100 * (1 - np.array(accuracies))  # errors in percent
+        inputs = self._encodings[[*cells]], targets, self._encodings[candidates]
+        predictions = fit_and_predict(*inputs, self.rng, size=ENSEMBLE_SIZE)
         samples = self.rng.normal(predictions.mean(axis=0), predictions.std(axis=0))
         chosen_indices = np.argsort(samples, kind="stable")[:BATCH_SIZE]
-        self._pending_cells = [candidates[index] for index in chosen_indices[::-1]]
+        return [candidates[index] for index in chosen_indices[::-1]]

@@ -1,12 +1,10 @@
-"""Ensembles of multilayer perceptrons for regression in NumPy, which are trained together.
+"""An ensemble of multilayer perceptrons for regression in NumPy.
 
 Networks and training are as in naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning
 rate of 0.01 and decay rates of 0.9 and 0.99, 150 epochs in batches of 32, and weights initialised as in Keras (Glorot
-and Bengio, AISTATS 2010). All networks of a call are stacked into the same arrays, which amortises NumPy's overhead.
-Each network has the same outputs as if it were trained alone.
+and Bengio, AISTATS 2010). The networks of an ensemble are stacked into the same arrays, which amortises NumPy's
+overhead.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,42 +30,37 @@ _Array = NDArray[np.float32]
 
 
 def fit_and_predict(
-    features: Sequence[_Array],
-    targets: Sequence[NDArray[np.float64]],
-    inputs_to_predict: Sequence[_Array],
-    rngs: Sequence[np.random.Generator],
+    features: _Array,
+    targets: NDArray[np.float64],
+    inputs_to_predict: _Array,
+    rng: np.random.Generator,
     *,
     size: int,
     epochs: int = EPOCHS,
-) -> list[NDArray[np.float64]]:
-    """Train an ensemble for each of several regression problems, and return its predictions.
+) -> NDArray[np.float64]:
+    """Train an ensemble, and return its predictions.
 
     Args:
-        features: (n, d) training inputs of each problem, of equal shapes.
-        targets: (n,) training targets of each problem.
-        inputs_to_predict: (m, d) inputs for which outputs are predicted; m may differ between problems.
-        rngs: random generator of each problem, for the initial weights and then the order of samples in each epoch.
-        size: number of networks per ensemble.
+        features: (n, d) training inputs.
+        targets: (n,) training targets.
+        inputs_to_predict: (m, d) inputs for which outputs are predicted.
+        rng: random generator, for the initial weights and then the order of samples in each epoch.
+        size: number of networks.
         epochs: number of training epochs.
 
     Returns:
-        (size, m) predictions of each problem.
+        (size, m) predictions.
     """
-    n, d = features[0].shape
-    networks = _Networks(rngs, size, d)
-    inputs = np.ones((len(features), n, d + 1), dtype=np.float32)
-    inputs[:, :, :d] = features
-    all_targets = np.asarray(targets, dtype=np.float32)
-    orders = np.stack([rng.permuted(np.tile(np.arange(n), (epochs, size, 1)), axis=2) for rng in rngs])
-    problem_indices = np.arange(len(features))[:, None, None]
-    for epoch in range(epochs):
-        order = orders[:, epoch]
-        shuffled_inputs = inputs[problem_indices, order].reshape(-1, n, d + 1)
-        batch_targets = all_targets[problem_indices, order].reshape(-1, n)
+    n, d = features.shape
+    networks = _Networks(rng, size, d)
+    inputs = np.ones((n, d + 1), dtype=np.float32)
+    inputs[:, :d] = features
+    expected = targets.astype(np.float32)
+    for order in rng.permuted(np.tile(np.arange(n), (epochs, size, 1)), axis=2):
         for start in range(0, n, TRAINING_BATCH_SIZE):
-            batch = slice(start, start + TRAINING_BATCH_SIZE)
-            networks.step(shuffled_inputs[:, batch], batch_targets[:, batch])
-    return [networks.predict(points, index * size, size) for index, points in enumerate(inputs_to_predict)]
+            batch = order[:, start : start + TRAINING_BATCH_SIZE]
+            networks.step(inputs[batch], expected[batch])
+    return networks.predict(inputs_to_predict)
 
 
 class _Networks:
@@ -78,8 +71,7 @@ class _Networks:
     Parameters, gradients and moments are each a flat array, so that Adam takes few operations.
     """
 
-    def __init__(self, rngs: Sequence[np.random.Generator], size: int, n_features: int) -> None:
-        n = len(rngs) * size
+    def __init__(self, rng: np.random.Generator, n: int, n_features: int) -> None:
         self.shapes = [(WIDTH, n_features + 1), *[(WIDTH, WIDTH + 1)] * (LAYERS - 1), (1, WIDTH + 1)]
         n_parameters = n * sum(rows * columns for rows, columns in self.shapes)
         self.parameters, self.gradients, self.first_moments, self.second_moments, self.scratch = np.zeros(
@@ -87,12 +79,10 @@ class _Networks:
         )
         self.weights = self._split_by_layer(self.parameters, n)
         self.weight_gradients = self._split_by_layer(self.gradients, n)
-        for index, rng in enumerate(rngs):
-            for layer in self.weights:
-                outputs, inputs = layer.shape[1], layer.shape[2] - 1
-                limit = np.sqrt(6 / (inputs + outputs))
-                initial_weights = rng.uniform(-limit, limit, size=(size, inputs, outputs))
-                layer[index * size : (index + 1) * size, :, :inputs] = initial_weights.transpose(0, 2, 1)
+        for layer in self.weights:
+            outputs, inputs = layer.shape[1], layer.shape[2] - 1
+            limit = np.sqrt(6 / (inputs + outputs))
+            layer[:, :, :inputs] = rng.uniform(-limit, limit, size=(n, inputs, outputs)).transpose(0, 2, 1)
         self.n_networks = n
         self.steps = 0
         self.buffers: dict[int, _Buffers] = {}
@@ -150,12 +140,12 @@ class _Networks:
         scratch *= np.float32(rate)
         self.parameters -= scratch
 
-    def predict(self, inputs: _Array, start: int, count: int) -> NDArray[np.float64]:
-        """Return the outputs (count, m) of `count` networks, starting from index `start`, for inputs (m, d)."""
-        activations = _append_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
+    def predict(self, inputs: _Array) -> NDArray[np.float64]:
+        """Return the outputs (N, m) for inputs (m, d)."""
+        activations = _append_ones(np.broadcast_to(inputs.T, (self.n_networks, *inputs.T.shape)))
         for layer in self.weights[:-1]:
-            activations = _append_ones(np.maximum(np.matmul(layer[start : start + count], activations), 0))
-        outputs: _Array = np.matmul(self.weights[-1][start : start + count], activations)
+            activations = _append_ones(np.maximum(np.matmul(layer, activations), 0))
+        outputs: _Array = np.matmul(self.weights[-1], activations)
         return outputs[:, 0].astype(np.float64)
 
 

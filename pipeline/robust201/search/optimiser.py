@@ -1,8 +1,7 @@
 """`Optimiser`, the interface of search methods, which propose architectures and receive their values."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,10 +29,6 @@ class Optimiser(ABC):
         self.rng = rng
         self.n_queries = n_queries
         self.queried: set[int] = set()
-
-    @classmethod  # noqa: B027 - most methods have nothing to prepare
-    def prepare(cls, runs: Sequence[Self]) -> None:
-        """Prepare the next queries of several runs in one call; by default, do nothing."""
 
     @abstractmethod
     def propose(self) -> int:

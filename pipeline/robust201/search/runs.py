@@ -14,10 +14,6 @@ from robust201.core.errors import EvaluationError
 from robust201.search.cells import SearchCells
 from robust201.search.methods import find_method
 
-RUNS_PER_PROCESS = 4
-"""Number of runs that a process advances together, so that their networks fit in a core's cache (see
-`search.ensemble`)."""
-
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
@@ -60,7 +56,7 @@ def run_methods(
         seed: seed of all random numbers.
         processes: maximum number of processes; by default one per CPU that this process may use. If there is only one,
             it is this process.
-        on_progress: called after each batch of runs with the number of finished runs and the number of all runs.
+        on_progress: called after each run with the number of finished runs and the number of all runs.
 
     Returns:
         (benchmarks, methods, runs, queries) cells in the order of their queries.
@@ -68,20 +64,16 @@ def run_methods(
     Raises:
         EvaluationError: a process died.
     """
-    chunks = [range(start, min(start + RUNS_PER_PROCESS, n_runs)) for start in range(0, n_runs, RUNS_PER_PROCESS)]
     # Submit the slowest method first (the first in the table), so that the processes finish together.
-    jobs = [(index, method, chunk) for method in methods for index in range(len(benchmarks)) for chunk in chunks]
+    jobs = [(index, method, run) for method in methods for index in range(len(benchmarks)) for run in range(n_runs)]
     n_cpus = len(os.sched_getaffinity(0))
     parallel = Parallel(min(len(jobs), n_cpus, processes or n_cpus), return_as="generator_unordered", batch_size=1)
     queried = np.empty((len(benchmarks), len(methods), n_runs, n_queries), dtype=np.int64)
-    n_finished = 0
     try:
-        for (index, method, chunk), traces in parallel(
-            delayed(_run_job)(benchmarks[job[0]], job, n_queries, seed) for job in jobs
-        ):
-            queried[index, methods.index(method), chunk.start : chunk.stop] = traces
-            n_finished += len(chunk)
-            on_progress(n_finished, len(benchmarks) * len(methods) * n_runs)
+        finished = parallel(delayed(_run_job)(benchmarks[job[0]], job, n_queries, seed) for job in jobs)
+        for n_finished, ((index, method, run), trace) in enumerate(finished, start=1):
+            queried[index, methods.index(method), run] = trace
+            on_progress(n_finished, len(jobs))
     except BrokenProcessPool as error:
         raise EvaluationError(
             "Searching failed for a worker process: it died before finishing its runs, perhaps because memory ran "
@@ -90,36 +82,23 @@ def run_methods(
     return queried
 
 
-_Job = tuple[int, str, range]
-"""Index of a benchmark, name of a method, and numbers of the runs."""
+_Job = tuple[int, str, int]
+"""Index of a benchmark, name of a method, and number of the run."""
 
 
-def _run_job(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> tuple[_Job, list[list[int]]]:
-    _, method, chunk = job
+def _run_job(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> tuple[_Job, list[int]]:
+    _, method, run = job
     with threadpool_limits(1, "blas"):  # matrices are small, and each CPU has its own process
-        return job, run_together(method, benchmark, n_queries=n_queries, seed=seed, run_numbers=chunk)
+        return job, run_method(method, benchmark, n_queries=n_queries, seed=seed, run=run)
 
 
-def run_together(
-    method: str, benchmark: Benchmark, *, n_queries: int, seed: int, run_numbers: Sequence[int]
-) -> list[list[int]]:
-    """Advance several runs of a method together; each run has the same result as if it were alone.
-
-    Returns:
-        For each run, the queried architectures in order.
-    """
-    optimiser_class = find_method(method)
-    optimisers = [
-        optimiser_class(
-            benchmark.cells, np.random.default_rng([seed, run_number, *method.encode()]), n_queries=n_queries
-        )
-        for run_number in run_numbers
-    ]
-    queried: list[list[int]] = [[] for _ in run_numbers]
+def run_method(method: str, benchmark: Benchmark, *, n_queries: int, seed: int, run: int) -> list[int]:
+    """Return the architectures that a run of a method queries, in order."""
+    rng = np.random.default_rng([seed, run, *method.encode()])
+    optimiser = find_method(method)(benchmark.cells, rng, n_queries=n_queries)
+    queried = []
     for _ in range(n_queries):
-        optimiser_class.prepare(optimisers)
-        for optimiser, architectures in zip(optimisers, queried, strict=True):
-            architecture = optimiser.ask()
-            optimiser.tell(architecture, float(benchmark.values[architecture]))
-            architectures.append(architecture)
+        architecture = optimiser.ask()
+        optimiser.tell(architecture, float(benchmark.values[architecture]))
+        queried.append(architecture)
     return queried

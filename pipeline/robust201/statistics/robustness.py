@@ -1,4 +1,4 @@
-"""Metrics of accuracy curves: robustness R, relative change C, and corruption errors relative to a reference."""
+"""Metrics of accuracy curves: robustness R and relative change C."""
 
 from typing import NamedTuple
 
@@ -78,35 +78,3 @@ def _check_curves(strengths: ArrayLike, accuracies: ArrayLike) -> tuple[_Floats,
             f"strengths, one per accuracy, got {points.tolist()}. Evaluate the clean images and one more strength."
         )
     return points, curves
-
-
-def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
-    """Return the error (…, K) under each of K corruptions, divided by the error of a reference network.
-
-    Errors are summed over severities before the division. A corruption error (CE) of 1 means as many errors as the
-    reference network makes. CE is NaN if the reference network makes no errors. Accuracies are (…, K, S) and, for the
-    reference network, (K, S).
-
-    Source: Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations",
-    ICLR 2019, section 4.2, whose reference is AlexNet.
-    """
-    errors = (1 - np.asarray(accuracies, np.float64)).sum(axis=-1)
-    return _divide_errors(errors, (1 - np.asarray(reference, np.float64)).sum(axis=-1))
-
-
-def relative_corruption_errors(
-    accuracies: ArrayLike, clean: ArrayLike, reference: ArrayLike, reference_clean: float
-) -> _Floats:
-    """Return the increase in error under each corruption, relative to the increase for the reference network.
-
-    The increase is over the error on clean images. The result is NaN if the reference network makes no more errors
-    under a corruption than on clean images. See `corruption_errors` for the arguments; `clean` are (…).
-    """
-    excess_errors = (np.asarray(clean, np.float64)[..., None, None] - np.asarray(accuracies, np.float64)).sum(axis=-1)
-    return _divide_errors(excess_errors, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))
-
-
-def _divide_errors(errors: _Floats, reference: _Floats) -> _Floats:
-    ratios = np.full(errors.shape, np.nan)
-    np.divide(errors, reference, out=ratios, where=reference > 0)
-    return ratios

@@ -128,10 +128,6 @@ class RandomWeights(StrictModel):
     """Each network is built after `torch.manual_seed(seed)`."""
 
 
-NetworkFiles = dict[str, dict[str, ConfigPath] | ConfigPath]
-"""Files by network (the same for all datasets), or by dataset and network."""
-
-
 class WeightsSection(StrictModel):
     """Weights of the networks: from a checkpoint store, from files, or randomly initialised."""
 
@@ -146,8 +142,8 @@ class WeightsSection(StrictModel):
     """Snapshots after these numbers of iterations; with `epochs`, the selections are combined."""
     seeds: DistinctIntegers | None = None
     """Training seeds; by default all."""
-    files: NetworkFiles | None = None
-    """Safetensors files by architecture, or by dataset and architecture."""
+    files: dict[str, ConfigPath] | None = None
+    """Safetensors files by architecture."""
     random: RandomWeights | None = None
     """Randomly initialised networks."""
 
@@ -162,13 +158,6 @@ class WeightsSection(StrictModel):
                 f"expected `path`, since `{selectors[0]}` selects weights from a store, got `{sources[0]}`."
             )
         return self
-
-    def weights_files(self, dataset: str) -> dict[str, Path]:
-        """Return the weights files for a dataset by architecture."""
-        files = self.files or {}
-        files_for_all = {name: path for name, path in files.items() if isinstance(path, Path)}
-        dataset_files = files.get(dataset)
-        return dataset_files if isinstance(dataset_files, dict) else files_for_all
 
     @property
     def lengths(self) -> tuple[tuple[int | None, int | None], ...]:
@@ -593,24 +582,13 @@ class SweepConfig(BaseConfig):
                 f"expected one of the fields `checkpoints` and `weights`, got {' and '.join(sources) or 'neither'}."
             )
         architectures = self.selected_architectures  # raises an error if a name is invalid
-        if self.weights is not None and self.weights.files is not None:
-            dataset_names = [name for name, files in self.weights.files.items() if isinstance(files, dict)]
-            unknown_datasets = [name for name in dataset_names if name not in self.datasets]
-            if unknown_datasets:
-                raise ValueError(
-                    "weights.files: expected datasets of this sweep, got "
-                    f"{unknown_datasets[0]!r}.{did_you_mean(unknown_datasets[0], self.datasets)}"
-                )
-            for dataset in self.datasets:
-                files = self.weights.weights_files(dataset)
-                architectures_without_file = [
-                    architecture for architecture in architectures if str(architecture) not in files
-                ]
-                if architectures_without_file:
-                    raise ValueError(
-                        "weights.files: expected a file for each architecture, got none for "
-                        f"{format_architecture(architectures_without_file[0])} on {dataset}."
-                    )
+        files = self.weights.files if self.weights is not None else None
+        without_file = [architecture for architecture in architectures if str(architecture) not in (files or {})]
+        if files is not None and without_file:
+            raise ValueError(
+                "weights.files: expected a file for each architecture, got none for "
+                f"{format_architecture(without_file[0])}."
+            )
         return self
 
     @model_validator(mode="after")

@@ -45,27 +45,17 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     return portable_sweep
 
 
-_PATH_FIELDS = {"path", "frost_path", "file"}
+_PATH_FIELDS = {"path", "frost_path", "file", "files"}
 
 
-def _make_paths_portable(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: portable_name(Path(member))
-        if name in _PATH_FIELDS and isinstance(member, str)
-        else _make_files_portable(member)
-        if name == "files"
-        else _make_paths_portable(member)
-        for name, member in value.items()
-    }
-
-
-def _make_files_portable(value: Any) -> Any:
-    """Replace the paths of `weights.files`, by network or by dataset and network."""
+def _make_paths_portable(value: Any, *, are_paths: bool = False) -> Any:
+    """Shorten the paths in a field (see `portable_name`); with `are_paths`, all of its texts are paths."""
     if isinstance(value, dict):
-        return {name: _make_files_portable(entry) for name, entry in value.items()}
-    return portable_name(Path(value)) if isinstance(value, str) else value
+        return {
+            name: _make_paths_portable(member, are_paths=are_paths or name in _PATH_FIELDS)
+            for name, member in value.items()
+        }
+    return portable_name(Path(value)) if are_paths and isinstance(value, str) else value
 
 
 def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:

@@ -43,15 +43,15 @@ class WeightsSource:
         assert section is not None and section.path is not None  # noqa: S101, PT018 - only called if the sweep has a store
         return CheckpointStore(section.path)
 
-    def _weights_file(self, dataset: str, architecture: ArchitectureId) -> "Path":
+    def _weights_file(self, architecture: ArchitectureId) -> "Path":
         section = self._config.weights
-        assert section is not None  # noqa: S101 - only called if the sweep has files
-        return section.weights_files(dataset)[str(architecture)]
+        assert section is not None and section.files is not None  # noqa: S101, PT018 - only called if the sweep has files
+        return section.files[str(architecture)]
 
     def find(self, dataset: str, architecture: ArchitectureId) -> dict[Weights, float | None]:
         """Return the weights of a network on a dataset, each with the test accuracy that was recorded with it."""
         if self._from_files:
-            return {Weights(_hash_weights(self._weights_file(dataset, architecture))): None}
+            return {Weights(_hash_weights(self._weights_file(architecture))): None}
         if self._seeds:
             return dict.fromkeys(self._random_weights(dataset, architecture, seed) for seed in self._seeds)
         records = self._find_records(dataset, architecture)
@@ -81,7 +81,7 @@ class WeightsSource:
     def _read_headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
         """Yield a label for messages and the tensor shapes of each of a network's weights files."""
         if self._from_files:
-            path = self._weights_file(dataset, architecture)
+            path = self._weights_file(architecture)
             yield f"{format_architecture(architecture)} {dataset} from {path}", _read_shapes(path)
         elif not self._seeds:
             for record in self._find_records(dataset, architecture):
@@ -162,7 +162,7 @@ class WeightsSource:
     def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
         """Load the planned weights of a unit."""
         if self._from_files:
-            return _load_file(self._weights_file(unit.dataset, unit.architecture), unit)
+            return _load_file(self._weights_file(unit.architecture), unit)
         # The weights are selected by hash, because weights added to the store after planning must not affect the plan.
         name, sha256 = self._space.weights_name, unit.checkpoint_sha256
         record = self._store.find_by_hash(unit.architecture, unit.dataset, sha256, space=name)

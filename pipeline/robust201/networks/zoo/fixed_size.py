@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from robust201.core.errors import NetworkError
 from robust201.networks.zoo import scale_count
 
 
@@ -40,7 +39,6 @@ class LeNet5(nn.Module):
         self.linear = nn.Linear(hidden[1], n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        check_is_32x32(self, x)
         x = self.features(x).flatten(1).to(self.linear.weight.dtype)
         logits: torch.Tensor = self.linear(self.hidden2(self.hidden1(x).relu()).relu())
         return logits
@@ -55,7 +53,6 @@ class FullyConnected(nn.Module):
         self.linear = nn.Linear(width, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        check_is_32x32(self, x)
         logits: torch.Tensor = self.linear(self.hidden(x.flatten(1).to(self.linear.weight.dtype)).relu())
         return logits
 
@@ -81,23 +78,8 @@ class Vgg(nn.Module):
         self.linear = nn.Linear(c_in, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        check_is_32x32(self, x)
         logits: torch.Tensor = self.linear(self.features(x).flatten(1).to(self.linear.weight.dtype))
         return logits
-
-
-def check_is_32x32(network: nn.Module, images: torch.Tensor) -> None:
-    """Check that images (B, C, H, W) have 32x32 pixels.
-
-    Raises:
-        NetworkError: the images have another size.
-    """
-    if images.shape[-2:] != (32, 32):
-        height, width = images.shape[-2:]
-        raise NetworkError(
-            f"Classifying images failed for {type(network).__name__}: its linear layers need images of 32x32 "
-            f"pixels, not {height}x{width}. Choose another network, or other images."
-        )
 
 
 def build_vgg16(width: int, n_classes: int) -> Vgg:

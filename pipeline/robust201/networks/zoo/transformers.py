@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.networks.zoo import scale_count
-from robust201.networks.zoo.fixed_size import check_is_32x32
 from robust201.networks.zoo.resnet import ResNet, build_resnet
 
 
@@ -44,7 +43,6 @@ class SpatialTransformer(nn.Module):
         return maps
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        check_is_32x32(self, images)
         maps = self.predict_affine_maps(images)
         points = image_points(32, 32, like=maps) @ maps[:, :, :2].transpose(1, 2) + maps[:, None, :, 2]
         return torch.unflatten(sample(images, points), 2, (32, 32)).to(images.dtype)
