@@ -347,7 +347,7 @@ def compare(
     Raises:
         EvaluationError: a process failed.
     """
-    all_times = [ContenderTimes(contender) for contender in (*loops, Sweep())]
+    all_times = [*map(ContenderTimes, loops), ContenderTimes(Sweep())]
     for round_index, current_times in _rounds(all_times, rounds):
         # The start-up time of a loop does not depend on its layout and batch size.
         start_up_owner = all_times[0 if isinstance(current_times.contender, Loop) else -1]
