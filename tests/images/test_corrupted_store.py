@@ -147,19 +147,17 @@ def test_generate_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("settings", "field"), [({"seed": 8}, "seed"), ({"frost": replace(FROST, name="photos")}, "frost")]
 )
-def test_generate_rejects_a_folder_with_another_recipe(tmp_path: Path, settings: dict[str, Any], field: str) -> None:
+def test_generate_rejects_a_folder_with_another_recipe_or_other_images(
+    tmp_path: Path, settings: dict[str, Any], field: str
+) -> None:
     images = image_set(3)
     generate(tmp_path, images)
     original_tree = read_tree(tmp_path)
     with pytest.raises(DatasetError, match=rf"frost\.npy: expected images with `{field}`"):
         generate_corruptions(tmp_path, images, keys=("frost",), **({"seed": 7, "frost": FROST} | settings))
-    assert read_tree(tmp_path) == original_tree
-
-
-def test_generate_rejects_a_folder_of_other_images(tmp_path: Path) -> None:
-    generate(tmp_path, image_set(4))
     with pytest.raises(DatasetError, match=r"labels\.npy: expected images with `images_sha256`"):
         generate(tmp_path, image_set(5), ("snow",))
+    assert read_tree(tmp_path) == original_tree
 
 
 def test_store_rejects_wrong_arguments(published_data: tuple[Path, ImageSet]) -> None:
