@@ -23,7 +23,7 @@ KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}
 def test_incomplete_results_need_partial(make_sweep, tmp_path, robust201):
     run_inline(make_sweep(keys=KEYS), Filters(keys=("clean",)))
     arguments = ("export", tmp_path / "results", "--out", tmp_path / "out")
-    assert "digits fgsm 4" in robust201(*arguments).error_line(3)
+    assert "digits fgsm at strength 1 is missing" in robust201(*arguments).error_line(3)
     assert not (tmp_path / "out").exists()
     result = robust201(*arguments, "--partial")
     assert (result.code, "missing: 4 evaluations of digits fgsm" in result.err) == (3, True)
@@ -105,13 +105,17 @@ def test_files_have_the_merged_rows(make_sweep, tmp_path):
     names = {f"{key}_{name}.json" for key in ("clean", "fgsm") for name in ("accuracy", "confidence", "cm")}
     assert {path.name for path in paths} == names
     published = {path.stem: json.loads(path.read_text())["digits"] for path in paths}
-    for unit, rows in KeyRows(folder, plan.keys[1], folder.list()):
+    key_rows = KeyRows(folder, plan.keys[1], folder.list())
+    assert (plan.keys[1].n_slices > 1).all()
+    for network, (unit, rows) in enumerate(key_rows):
         architecture = str(unit.architecture)
         for position, strength in enumerate(unit.strengths):
             cm = np.array(published["fgsm_cm"]["fgsm"]["cm"][architecture][position])
             accuracy = published["fgsm_accuracy"]["fgsm"]["accuracy"][architecture][position]
             assert np.array_equal(rows[strength]["cm"], cm)
             assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
+            # Without the matrices, an accuracy follows from those of the slices.
+            assert key_rows.read(network, ["accuracy"], [strength]) == {strength: {"accuracy": accuracy}}
             assert len(rows[strength]["predictions"]) == 10
 
 
