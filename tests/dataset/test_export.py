@@ -154,7 +154,7 @@ def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "full", plan)
     store = FabricatedStore(missing=set(MISSING_EVALUATIONS))
-    with pytest.raises(IncompleteError, match="expected 40 evaluations, got 33.*#2 cifar10 pgd at strength 8"):
+    with pytest.raises(IncompleteError, match=r"expected 40 evaluations, got 33.*#2 cifar10 pgd at strength 8"):
         export(tmp_path / "out", plan, store)
     assert not (tmp_path / "out").exists()
     report = export(tmp_path / "out", plan, store, partial=True)
