@@ -36,9 +36,6 @@ MEAN_NOTE = (
 )
 """Note on the weighting of means, which follows the caption of the paper's Fig. 26."""
 
-MAX_ROUNDING_ERROR = 5e-5
-"""Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
-
 
 @dataclass(frozen=True, eq=False)
 class DatasetResults:
@@ -63,16 +60,6 @@ class DatasetResults:
     @property
     def label(self) -> str:
         return dataset_label(self.name)
-
-    @cached_property
-    def n_images(self) -> int | None:
-        """Smallest number of images of an accuracy; None if a number is unknown, or if accuracies contradict it."""
-        known = self.accuracies.notna().to_numpy()
-        counts = self.image_counts.to_numpy(np.float64)[known]
-        correct_counts = counts * self.accuracies.to_numpy(np.float64)[known]
-        # Accuracies are fractions of n images, possibly rounded to four decimals.
-        are_fractions = np.abs(correct_counts - np.round(correct_counts)) <= MAX_ROUNDING_ERROR * counts
-        return int(counts.min()) if len(counts) and are_fractions.all() else None  # NaN is not a fraction
 
     @cached_property
     def image_counts(self) -> pd.DataFrame:

@@ -183,12 +183,12 @@ def default_names(results: DatasetResults) -> list[str]:
     return [*results.keys(CLEAN), *names, *([CORRUPTION] if CORRUPTION in results.scores else [])]
 
 
-def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFERENCE_EPSILON_255) -> float:
-    """Return the strength nearest to `epsilon` (in the key's units) or, for a corruption, to severity 3.
+def nearest_strength(key: str, strengths: Sequence[float]) -> float:
+    """Return the strength nearest to epsilon 1 (in the key's units) or, for a corruption, to severity 3.
 
     Of two equally near strengths, the lower one is returned.
     """
-    target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else epsilon
+    target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255
     return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
 

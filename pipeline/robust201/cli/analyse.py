@@ -78,7 +78,7 @@ def measures(
             strongest = rows.loc[rows["kendall"].abs().sort_values(ascending=False, kind="stable").index]
             console.show_table(
                 f"{dataset}: {measure}",
-                ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain over parameters", "significant gain"),
+                ("key", "Kendall's tau", "partial tau", "gain over parameters", "significant gain"),
                 [_format_correlation(row) for row in strongest.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
@@ -158,7 +158,7 @@ def _format_correlation(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
         evaluation_name(str(correlation["key"]), correlation["strength"]),
         *(
             format_estimate(*(correlation[column] for column in (name, f"{name}_low", f"{name}_high")))
-            for name in ("kendall", "spearman", "partial", "gain")
+            for name in ("kendall", "partial", "gain")
         ),
         ("yes" if correlation["beats_parameters"] else "no"),
     )
