@@ -194,7 +194,7 @@ def _warning(text: str, messages: Sequence[str]) -> str:
 def _attack_flags_warning(results: DatasetResults) -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
     n_classes = results.reader.count_classes(results.name)
-    n_images = results.image_counts.min(axis=None)
+    n_images = np.fmin.reduce(results.image_counts.to_numpy(np.float64), axis=None)
     if np.isnan(n_images) or n_classes is None:
         return ""
     accuracies: dict[Any, Any] = {
