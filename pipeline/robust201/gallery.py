@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robust201.analysis.labels import column_label, key_label
+from robust201.analysis.labels import key_label, strength_label
 from robust201.analysis.network_context import as_normalisation
 from robust201.analysis.requested_keys import parse_key
 from robust201.api import attack
@@ -20,6 +20,7 @@ from robust201.core.records import Normalisation
 from robust201.images.user_arrays import as_image_set
 from robust201.networks.classifier import Classifier
 from robust201.networks.user_module import as_classifier
+from robust201.tasks.strengths import unit_of
 
 if TYPE_CHECKING:
     import altair as alt
@@ -112,7 +113,8 @@ def show(
         )
     attack_label = key_label(key)
     if task.constraint is not None and epsilon is not None:
-        attack_label = column_label(key, task.constraint.strength_of(epsilon))
+        unit = unit_of(task.constraint, task.kind)
+        attack_label += f", {strength_label(task.constraint.strength_of(epsilon), unit)}"
     row_labels = [display_names[label] for label in image_set.labels]
     return draw_image_grid(rows, column_labels=["clean", "change", attack_label], row_labels=row_labels)
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from robust201.analysis.dataset_results import SCORES, DatasetResults, read_results
-from robust201.analysis.labels import column_label, key_label
+from robust201.analysis.labels import key_label
 from robust201.core.colours import CHANCE
 from robust201.dataset.reader import Dataset
 from robust201.figures.correlations import measure_matrix, view_of
@@ -143,7 +143,7 @@ def test_class_confidences_are_beside_their_class(results, tmp_path):
     frame = FIGURES["class-confidence"].compute(results)
     panels = draw("class-confidence", results, tmp_path)
     for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
-        panel = panels[column_label(key, strength)]
+        panel = panels[results.column_label(key, strength)]
         medians = sorted(
             (panel.x.nearest_label(x), panel.y.to_data(y)) for dot in panel.find("symbol") for x, y in dot.points
         )
@@ -164,7 +164,7 @@ def test_class_confidences_are_beside_their_class(results, tmp_path):
 def test_heat_maps_state_each_number_in_its_row_and_column(results, tmp_path, name):
     frame = FIGURES[name].compute(results)
     if name == "measure-correlations":
-        views = {"": measure_matrix(frame)}
+        views = {"": measure_matrix(frame, results)}
     else:
         views = {str(view): view_of(frame, view) for view in frame.index.unique("view")}
     panels = draw(name, results, tmp_path)

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.class_summaries import confidence_quartiles, summarise_classes
-from robust201.analysis.labels import dataset_label
+from robust201.analysis.labels import dataset_label, key_label, strength_label
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.dataset.layout import CLEAN, paper_key, parse_architecture_id, sort_by_task_order
@@ -19,6 +19,7 @@ from robust201.dataset.reader import MEAN_DECIMALS, Dataset
 from robust201.images import DATASETS
 from robust201.networks.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
+from robust201.tasks.strengths import format_term
 
 ADVERSARIAL = "adversarial"
 CORRUPTION = "corruption"
@@ -127,6 +128,14 @@ class DatasetResults:
     def network_label(self, architecture: ArchitectureId) -> str:
         """Return a network's label: a cell's index with the sign #, or the network's name."""
         return f"#{architecture}" if self.space is not None else str(architecture)
+
+    def term(self, key: str, strength: float) -> str:
+        """Return a key at a strength, such as ``pgd:8/255``; keys without strengths have no suffix."""
+        return format_term(key, strength, self.reader.unit_of(key))
+
+    def column_label(self, key: str, strength: float) -> str:
+        """Return the label of a key and strength, such as ``PGD, ε = 8/255``."""
+        return ", ".join(filter(None, (key_label(key), strength_label(strength, self.reader.unit_of(key)))))
 
     def spec(self, architecture: ArchitectureId) -> str:
         return self.reader.id_to_string(architecture)
