@@ -129,11 +129,6 @@ class Loop:
     def label(self) -> str:
         return f"loop, {self.layout} layout, batch {self.batch}"
 
-    @property
-    def start_up_group(self) -> str:
-        """Label shared by all loops, whose start-up time does not depend on the layout and batch size."""
-        return "loop"
-
     def command(
         self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
     ) -> list[str]:
@@ -165,14 +160,7 @@ class Sweep:
     """`robust201 run` on one network."""
 
     engine: str = "fused"
-
-    @property
-    def label(self) -> str:
-        return "robust201" if self.engine == "fused" else f"robust201, engine: {self.engine}"
-
-    @property
-    def start_up_group(self) -> str:
-        return self.label
+    label = "robust201"
 
     def command(
         self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, with_attacks: bool
@@ -274,7 +262,7 @@ class ContenderTimes:
 
     Attributes:
         contender: the loop or sweep.
-        starts: start-up times, from runs without attacks of any contender in the same `start_up_group`.
+        starts: start-up times, from runs without attacks; all loops have those of the first one.
         totals: times with attacks, including the start-up.
         accuracies: results of the last process with attacks, by key and strength.
     """
@@ -302,35 +290,22 @@ class ContenderTimes:
 
 @dataclass(frozen=True)
 class TimeComparison:
-    """The times of all contenders on a subject: first the loops, then the sweeps."""
+    """The times of loops and of a sweep on a subject."""
 
     subject: Subject
-    contenders: tuple[ContenderTimes, ...]
-
-    @property
-    def baselines(self) -> tuple[ContenderTimes, ...]:
-        """The times of the loops."""
-        return tuple(
-            contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Loop)
-        )
-
-    @property
-    def sweeps(self) -> tuple[ContenderTimes, ...]:
-        """The times of sweeps; the first one is compared with the loops."""
-        return tuple(
-            contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Sweep)
-        )
+    loops: tuple[ContenderTimes, ...]
+    sweep: ContenderTimes
 
     def best(self, clock: str) -> ContenderTimes:
         """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
-        return min(self.baselines, key=lambda contender_times: getattr(contender_times.attacks, clock))
+        return min(self.loops, key=lambda contender_times: getattr(contender_times.attacks, clock))
 
     def ratio(self, clock: str, *, with_start_up: bool = False) -> float:
         """Return the sweep's speed relative to the best loop; NaN if the attacks are too short to measure."""
         time_name = "total" if with_start_up else "attacks"
-        best_loop_time = min(getattr(getattr(contender_times, time_name), clock) for contender_times in self.baselines)
-        sweep_time = getattr(getattr(self.sweeps[0], time_name), clock)
-        if min(best_loop_time, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweeps[0].start, clock):
+        best_loop_time = min(getattr(getattr(contender_times, time_name), clock) for contender_times in self.loops)
+        sweep_time = getattr(getattr(self.sweep, time_name), clock)
+        if min(best_loop_time, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweep.start, clock):
             return math.nan
         return float(best_loop_time / sweep_time)
 
@@ -340,7 +315,7 @@ class TimeComparison:
 
         The loop and the sweep use different random numbers.
         """
-        loop_accuracies, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
+        loop_accuracies, accuracies = self.best("cpu").accuracies, self.sweep.accuracies
         return max(
             abs(accuracies[key][strength] - accuracy)
             for key in loop_accuracies
@@ -350,7 +325,7 @@ class TimeComparison:
 
 def compare(
     subject: Subject,
-    contenders: Sequence[Contender],
+    loops: Sequence[Loop],
     budget: AttackBudget,
     machine: Machine,
     folder: Path,
@@ -358,11 +333,11 @@ def compare(
     rounds: int = 1,
     report: Callable[[str], None] = lambda _line: None,
 ) -> TimeComparison:
-    """Time several commands alternately, to spread changes in the machine's load over all of them.
+    """Time loops and a sweep alternately, to spread changes in the machine's load over all of them.
 
     Args:
         subject: network and images.
-        contenders: loops and the sweep.
+        loops: the loops.
         budget: radii, steps and queries of the attacks.
         machine: threads and device.
         folder: an empty folder for sweeps, results and logs.
@@ -372,14 +347,10 @@ def compare(
     Raises:
         EvaluationError: a process failed.
     """
-    all_times = [ContenderTimes(contender) for contender in contenders]
+    all_times = [*map(ContenderTimes, loops), ContenderTimes(Sweep())]
     for round_index, current_times in _rounds(all_times, rounds):
-        # The start-up times of a group are recorded for its first contender.
-        start_up_owner = next(
-            candidate
-            for candidate in all_times
-            if candidate.contender.start_up_group == current_times.contender.start_up_group
-        )
+        # The start-up time of a loop does not depend on its layout and batch size.
+        start_up_owner = all_times[0 if isinstance(current_times.contender, Loop) else -1]
         for with_attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
             run_folder = (
                 folder / f"{round_index}-{all_times.index(current_times)}-{'attacks' if with_attacks else 'start'}"
@@ -392,7 +363,7 @@ def compare(
         current_times.accuracies = current_times.contender.read(run_folder, output)
         seconds_text = f"{run_time.wall:.1f} s ({run_time.cpu:.1f} s of CPU time)"
         report(f"{subject.label}, {current_times.contender.label}: {seconds_text}")
-    return TimeComparison(subject, tuple(all_times))
+    return TimeComparison(subject, tuple(all_times[:-1]), all_times[-1])
 
 
 def _rounds(all_times: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:

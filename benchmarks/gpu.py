@@ -123,7 +123,7 @@ def measure_attacks(size: Size) -> Rows:
         case = make_case(index, size._replace(images=min(size.images, 512)))
         for key in keys:
             options = TASKS[key].parameters(steps=size.steps)
-            attack = partial(case.attack, "fused", key, options.strengths[:2], options)
+            attack = partial(case.attack, key, options.strengths[:2], options)
             yield {"network": index, "attack": key, **measured(size, lambda: exhaust(attack()))}  # noqa: B023
 
 
@@ -191,7 +191,7 @@ def measure_passes(size: Size) -> Rows:
     """Measure passes of the compiled network with and without graphs, whose bits must be equal, and of autograd."""
     for index in size.networks:
         case = make_case(index, size)
-        models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.classifiers["channels_last"]}
+        models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.published}
         if not size.is_rehearsal:
             models["graphs"] = GraphedModel(case.compiled, GraphCapture(size.device))
         compiled = {name: compute() for name, compute in passes_of(case.compiled, case.images, case.labels).items()}
@@ -212,7 +212,7 @@ def measure_square(size: Size) -> Rows:
             with patch("robust201.attacks.samples.copy_to_device", copy):
                 row = measured(
                     size,
-                    lambda: exhaust(case.attack("fused", "aa_square", (HARMLESS_EPSILON_255,), options)),  # noqa: B023
+                    lambda: exhaust(case.attack("aa_square", (HARMLESS_EPSILON_255,), options)),  # noqa: B023
                 )
             microseconds = (row["seconds"] or 0) / size.images / size.queries * 1e6
             yield {"network": index, "copies": name, **row, "microseconds_per_query": microseconds}

@@ -3,13 +3,14 @@
     python -m benchmarks.store --folder FOLDER [--scale 1.0]
 
 Prints a table of steps with wall and CPU seconds and peak memory. Each step is a separate process, measured from its
-start. If other programs run on the machine, CPU time is more reliable. The
-results have the names of `jobs/paper.yaml` and contents of a kilobyte, because planning reads only names:
+start. If other programs run on the machine, CPU time is more reliable. The results have the names of `jobs/paper.yaml`
+without confidences. Their files are small (about 3 KB), since all predictions are equal, and there are two classes:
 
 - resume: open the folder, plan, list the names, and find what is missing, like `run`; with loose shards and with packs.
 - driver: the calls of a driver with 1,000 workers on an hour of simulated time, in which a worker is lost every 7.5 s,
   while 10% of the parts are missing. Ray's own time is not included.
 - pack: `merge --compact`, twice.
+- export: accuracies as JSON, with one process and with the default number.
 - requests: requests to an object store per part, resume, lost worker and packed shard (moto's S3 server on loopback).
 """
 
@@ -25,16 +26,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robust201.core.files import bundled
+from robust201.core.records import EvaluationResult
+from robust201.dataset.export import export_dataset
+from robust201.dataset.key_files import default_processes
 from robust201.run.queue import PartQueue
 from robust201.run.sweep import SweepWork
 from robust201.run.work import Outcome
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash, tuple_digest
 from robust201.store.packing import pack
+from robust201.store.shards import encode
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import DatasetFacts, Facts, ImageFacts, Network, save_plan
 from robust201.sweep.loading import load_config
@@ -46,7 +54,6 @@ N_WORKERS = 1_000
 SECONDS_PER_LOSS = 7.5
 SIMULATED_SECONDS = 3_600.0
 MISSING = 0.1
-CONTENT_BYTES = 1_000
 N_OBJECTS = 1_200
 
 
@@ -54,8 +61,8 @@ def paper_sweep(results: Path, scale: float) -> SweepConfig:
     """Return the paper's sweep, or one of a fraction of its networks."""
     os.environ.setdefault("ROBUST201_DATA", str(results / "data"))  # the YAML requires it, but nothing is read
     config = load_config(bundled("jobs/paper.yaml"), results=str(results))
-    architectures = config.selected_architectures
-    return config.model_copy(update={"architectures": architectures[: max(1, round(scale * len(architectures)))]})
+    architectures = config.selected_architectures[: max(1, round(scale * len(config.selected_architectures)))]
+    return config.model_copy(update={"architectures": architectures, "measurements": ("accuracy",)})
 
 
 def assume_facts(config: SweepConfig) -> Facts:
@@ -85,7 +92,17 @@ def make_results(results: Path, scale: float, url: str = "") -> None:
 
 def fabricate(part: SlicePart) -> tuple[ShardName, bytes]:
     """Return the name and the content of a part's shard."""
-    content = random.Random(f"{part.unit.id} {part.index}").randbytes(CONTENT_BYTES)
+    n_images, rng = part.part.stop - part.part.start, random.Random(f"{part.unit.id} {part.index}")
+    results = []
+    for strength in part.part.strengths:
+        n_correct = rng.randint(0, n_images)
+        values = {
+            "accuracy": np.array(n_correct / n_images),
+            "cm": np.array([[n_correct, n_images - n_correct], [0, 0]], np.int32),
+            "predictions": np.zeros(n_images, np.uint8),
+        }
+        results.append(EvaluationResult(part.part, strength, values, 1.0, {"host": "benchmark"}))
+    content = encode(results)
     strengths, columns = tuple_digest(part.part.strengths), tuple_digest(part.columns)
     unit, digest = part.unit, content_hash(content)
     return ShardName(unit.dataset, unit.id, strengths, part.index, part.n_slices, columns, digest), content
@@ -170,6 +187,15 @@ def pack_step(results: Path) -> str:
     return f"{report.n_shards:,} packed into {report.n_packs:,}, {report.n_deleted:,} deleted, {n_files:,} files left"
 
 
+def export_step(results: Path, processes: int = 0) -> str:
+    """Export the accuracies; `processes` = 0 means the default number."""
+    plan, folder = open_results(results)
+    out = results.with_name(f"export-{processes}")
+    processes = processes or default_processes(plan.n_evaluations)
+    report = export_dataset(plan, folder, out, processes=processes)
+    return f"{report.n_evaluations:,} accuracies, {report.n_bytes / 1e6:.0f} MB, processes: {processes}"
+
+
 @contextmanager
 def counting_requests() -> Iterator[Counter[str]]:
     """Count the operations of all S3 clients in a block."""
@@ -223,6 +249,8 @@ STEPS: dict[str, Callable[[Path], str]] = {
     "resume": resume_step,
     "driver": driver_step,
     "pack": pack_step,
+    "export 1": partial(export_step, processes=1),
+    "export": export_step,
     "requests": requests_step,
 }
 
@@ -262,6 +290,8 @@ def main() -> None:
     measure("pack", "pack", results)
     measure("pack again", "pack", results)
     measure("resume, packs", "resume", results)
+    measure("export, one process", "export 1", results)
+    measure("export", "export", results)
     measure("requests", "requests", options.folder / "object-store")
 
 

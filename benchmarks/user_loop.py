@@ -23,10 +23,9 @@ from pathlib import Path
 
 from benchmarks.comparison import (
     AttackBudget,
-    Contender,
+    Loop,
     Machine,
     Subject,
-    Sweep,
     TimeComparison,
     compare,
     make_loops,
@@ -55,11 +54,12 @@ def make_subject(name: str, images: ImageSet, data_folder: Path, folder: Path) -
     return write_subject(name, *random_network(name, images), folder), False
 
 
-def print_header(contenders: Sequence[Contender]) -> None:
+def print_header(loops: Sequence[Loop]) -> None:
     columns = [
         "network",
         "weights",
-        *(f"{contender.label}, s" for contender in contenders),
+        *(f"{loop.label}, s" for loop in loops),
+        "robust201, s",
         "**speed-up**",
         "by wall time",
     ]
@@ -71,7 +71,7 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
     name = comparison.subject.label
     if name.startswith("#") and int(comparison.subject.name) in COST_LEVELS:
         name += f" ({COST_LEVELS[int(comparison.subject.name)]})"
-    seconds = [getattr(times.attacks, clock) for times in comparison.contenders]
+    seconds = [getattr(times.attacks, clock) for times in (*comparison.loops, comparison.sweep)]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, with_start_up=True), comparison.largest_difference
     cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
@@ -81,7 +81,7 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
 def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:
     """Print the speed-up for the networks of the sample: the ratio of total times, and the ratios' geometric mean."""
     loop_seconds = sum(getattr(comparison.best(clock).attacks, clock) for comparison in comparisons)
-    fused_seconds = sum(getattr(comparison.sweeps[0].attacks, clock) for comparison in comparisons)
+    fused_seconds = sum(getattr(comparison.sweep.attacks, clock) for comparison in comparisons)
     mean_ratio = exp(sum(log(comparison.ratio(clock)) for comparison in comparisons) / len(comparisons))
     print(
         f"\n{len(comparisons)} networks: speed-up {loop_seconds / fused_seconds:.2f} by total time, "
@@ -124,7 +124,7 @@ def main() -> None:
         tuple(options.epsilons), tuple(options.fgsm_epsilons), options.pgd_steps, options.apgd_steps, options.queries
     )
     machine = Machine(options.threads or len(os.sched_getaffinity(0)), options.device)
-    contenders: list[Contender] = [*make_loops(options.images, options.batches), Sweep()]
+    loops = make_loops(options.images, options.batches)
     images = read_images(options.data, options.images)
     clock = "wall" if options.device == "cuda" else "cpu"
     sample = [str(index) for index in stratified_sample(options.sample)] if options.sample else []
@@ -133,14 +133,14 @@ def main() -> None:
         f"{images.dataset}, {options.queries} queries of Square, threads: {machine.threads}, {options.device}, "
         f"rounds: {options.rounds}\n"
     )
-    print_header(contenders)
+    print_header(loops)
     comparisons: dict[str, TimeComparison] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in dict.fromkeys([*options.networks, *sample]):
             subject, is_trained = make_subject(name, images, options.data, Path(folder))
             comparisons[name] = compare(
                 subject,
-                contenders,
+                loops,
                 budget,
                 machine,
                 Path(folder) / name,

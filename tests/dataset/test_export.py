@@ -196,7 +196,6 @@ def test_export_rejects_incomplete_sweep(tmp_path):
     message = str(error_info.value)
     assert error_info.value.exit_code == 3
     assert "expected 40 evaluations, got 33" in message
-    assert "cifar10 pgd 3, cifar10 fog 4" in message
     assert "#2 cifar10 pgd at strength 8" in message
     assert not (tmp_path / "out").exists()
 

@@ -22,7 +22,7 @@ KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}
 def test_incomplete_results_need_partial(make_sweep, tmp_path, robust201):
     run_inline(make_sweep(keys=KEYS), Filters(keys=("clean",)))
     arguments = ("export", tmp_path / "results", "--out", tmp_path / "out")
-    assert "digits fgsm 4" in robust201(*arguments).error_line(3)
+    assert "digits fgsm at strength 1 is missing" in robust201(*arguments).error_line(3)
     assert not (tmp_path / "out").exists()
     result = robust201(*arguments, "--partial")
     assert (result.code, "missing: 4 evaluations of digits fgsm" in result.err) == (3, True)

@@ -25,13 +25,17 @@ def test_files_have_the_merged_rows(make_sweep, tmp_path):
     names = {f"{key}_{name}.json" for key in ("clean", "fgsm") for name in ("accuracy", "confidence", "cm")}
     assert {path.name for path in paths} == names
     published = {path.stem: json.loads(path.read_text())["digits"] for path in paths}
-    for unit, rows in KeyRows(folder, plan.keys[1], folder.list()):
+    key_rows = KeyRows(folder, plan.keys[1], folder.list())
+    assert (plan.keys[1].n_slices > 1).all()
+    for network, (unit, rows) in enumerate(key_rows):
         architecture = str(unit.architecture)
         for position, strength in enumerate(unit.strengths):
             cm = np.array(published["fgsm_cm"]["fgsm"]["cm"][architecture][position])
             accuracy = published["fgsm_accuracy"]["fgsm"]["accuracy"][architecture][position]
             assert np.array_equal(rows[strength]["cm"], cm)
             assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
+            # Without the matrices, an accuracy follows from those of the slices.
+            assert key_rows.read(network, ["accuracy"], [strength]) == {strength: {"accuracy": accuracy}}
             assert len(rows[strength]["predictions"]) == 10
 
 

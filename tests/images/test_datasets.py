@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import Normalisation, image_hash
-from robust201.images import DATASETS, dataset, load_images, select
+from robust201.images import DATASETS, DatasetSpec, Split, dataset, load_images, select
 from robust201.images.downloads import registry
 from robust201.images.loading import FORMS
 from robust201.images.specs import custom_dataset
@@ -74,17 +74,23 @@ def test_load_images_does_not_import_heavy_libraries_for_digits() -> None:
 # --- file forms
 
 
+BIRDS = custom_dataset("birds", n_classes=4, image_size=8)
+WRITTEN_FORMS = [*((dataset(name), form) for name, form in FILE_FORMS), *((BIRDS, form) for form in BIRDS.forms)]
+
+
 @pytest.mark.parametrize("split", ["test", "train"])
-@pytest.mark.parametrize(("name", "form"), FILE_FORMS)
-def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str, form: str, split: str) -> None:
-    spec = dataset(name)
+@pytest.mark.parametrize(("spec", "form"), WRITTEN_FORMS, ids=lambda value: getattr(value, "name", value))
+def test_load_images_preserves_pixels_labels_and_order(
+    tmp_path: Path, spec: DatasetSpec, form: str, split: Split
+) -> None:
     images, labels = fabricate(spec, 23)
     files = WRITERS[form](tmp_path / "data", spec, split, images, labels)
     # The path may be the folder of the files, its parent, or a folder with a subfolder named after the dataset.
     (tmp_path / "above").mkdir()
-    (tmp_path / "above" / name).symlink_to(tmp_path / "data")
-    for path in (files[0].parent, tmp_path / "data", tmp_path / "above"):
-        loaded = load_images(name, form=REQUIRED_FORMS.get(name), path=path, split=split, verify=False)  # type: ignore[arg-type]
+    (tmp_path / "above" / spec.name).symlink_to(tmp_path / "data")
+    paths = [tmp_path / "data"] if form == "folders" else [files[0].parent, tmp_path / "data", tmp_path / "above"]
+    for path in paths:
+        loaded = load_images(spec, form=REQUIRED_FORMS.get(spec.name), path=path, split=split, verify=False)
         assert loaded.images.dtype == np.uint8
         assert loaded.images.flags.c_contiguous
         assert loaded.labels.dtype == np.int64
@@ -92,7 +98,8 @@ def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str
         np.testing.assert_array_equal(loaded.labels, labels)
         np.testing.assert_array_equal(loaded.indices, np.arange(23))
         assert loaded.sha256 == image_hash(images, labels, np.arange(23))
-        assert (loaded.n_classes, loaded.normalisation) == (spec.n_classes, spec.normalisation)
+        assert (loaded.dataset, loaded.n_classes) == (spec.name, spec.n_classes)
+        assert loaded.normalisation == spec.normalisation
 
 
 @pytest.mark.parametrize(("name", "form"), FILE_FORMS)

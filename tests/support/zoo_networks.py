@@ -4,8 +4,6 @@ from robust201.networks.zoo.zoo_space import NETWORKS
 
 SMALL_WIDTHS = {
     "resnet50": 2,
-    "resnet32-narrow": 2,
-    "gresnet18": 1,
     "stn-resnet18": 8,
     "ptn-resnet18": 8,
     "lenet5": 3,

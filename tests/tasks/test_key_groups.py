@@ -32,12 +32,8 @@ def test_plan_keys_option_selects_corruptions_of_sweep(robust201, write_sweep):
     units = json.loads(robust201("plan", "--json", sweep, "--keys", "corruptions").out)["units"]
     assert units == json.loads(robust201("plan", "--json", sweep, "--keys", "fog,snow").out)["units"] == 4
     sweep = write_sweep(keys={"clean": {}})
-    assert "expected one of its keys, got 'corruptions'" in robust201(
-        "plan", sweep, "--keys", "corruptions"
-    ).error_line(2)
-    assert "expected one of its keys, got 'autoattack'" in robust201("plan", sweep, "--keys", "autoattack").error_line(
-        2
-    )
+    for group in ("corruptions", "autoattack"):
+        assert f"got '{group}'" in robust201("plan", sweep, "--keys", group).error_line(2)
 
 
 def test_evaluate_accepts_parameters_of_group():

@@ -50,7 +50,7 @@ ITERATIONS_PER_EPOCH = 782
 
 
 def network_name(architecture: str) -> str:
-    """Return the printed name of an architecture of the zoo: ``G-ResNet-18`` for ``gresnet18-w1``."""
+    """Return the printed name of an architecture: ``G-ResNet-18`` for ``gresnet18-w1``."""
     family, depth = re.fullmatch(r"([a-z-]+?)(\d+)(?:-\w+)?", architecture).groups()  # type: ignore[union-attr]
     return f"{NETWORKS[family]}-{depth}"
 

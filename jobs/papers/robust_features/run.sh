@@ -13,15 +13,17 @@ if [ "$size" = cifar10 ]; then
 else
   python -m jobs.papers.robust_features.make_images published "$ROBUST201_DATA/release_datasets/d_robust_CIFAR" $runs/robust
 fi
-for training in $jobs/$size/train-dynamics.yaml $jobs/$size/train-mixing.yaml $jobs/$size/train-equivariance.yaml $jobs/$size/train-transformers.yaml; do
-  robust201 run "$training"
+for training in $jobs/$size/train-dynamics.yaml $jobs/$size/train-mixing.yaml $jobs/$size/train-equivariance.yaml $jobs/$size/train-group.yaml \
+  $jobs/$size/train-transformers.yaml; do
+  robust201 run "$training" --allow-code
 done
-for question in dynamics mixing equivariance; do
+for question in dynamics mixing equivariance equivariance-group; do
   robust201 plan $jobs/$size/$question.yaml
-  robust201 run $jobs/$size/$question.yaml
+  robust201 run $jobs/$size/$question.yaml --allow-code
   robust201 export $runs/$question --no-json --parquet --outcomes bits --out $runs/$question-dataset
 done
-python -m jobs.papers.robust_features.analyse $runs/dynamics-dataset $runs/mixing-dataset $runs/equivariance-dataset
+python -m jobs.papers.robust_features.analyse $runs/dynamics-dataset $runs/mixing-dataset $runs/equivariance-dataset \
+  $runs/equivariance-group-dataset
 if [ "$size" = cifar10 ]; then
   robust201 run $jobs/cifar10/train-natural.yaml
   python -m jobs.papers.robust_features.make_images non-robust "$ROBUST201_DATA/cifar10" $runs/non-robust

@@ -162,14 +162,12 @@ def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:
 def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:
     """Return an error message for an export with missing evaluations."""
     n_planned = sum(len(unit.strengths) for group in groups for unit in group.units)
-    n_missing = {group: sum(map(len, group.missing_strengths.values())) for group in groups if group.missing_strengths}
-    missing_text = ", ".join(f"{group.dataset} {group.key} {n:,}" for group, n in n_missing.items())
-    example_group = next(iter(n_missing))
-    example = example_group.incomplete_units[0]
-    example_strength = example_group.missing_strengths[example.id][0]
+    n_missing = sum(len(strengths) for group in groups for strengths in group.missing_strengths.values())
+    group = next(group for group in groups if group.missing_strengths)
+    example = group.incomplete_units[0]
     return (
-        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,} "
-        f"(missing: {missing_text}; for example, {example.label} at strength {example_strength:g}). "
-        "Run the whole sweep again, without a selection, to compute only the missing evaluations, or export the "
-        "finished part with --partial."
+        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - n_missing:,}; for example, "
+        f"{example.label} at strength {group.missing_strengths[example.id][0]:g} is missing. `robust201 status` counts "
+        "them by key. Run the whole sweep again, without a selection, to compute only the missing evaluations, or "
+        "export the finished part with --partial."
     )

@@ -150,12 +150,13 @@ class KeyRows:
                 f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
                 "missing. Run the sweep again."
             )
-        # Means of slices can only be merged with the counts.
-        counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if len(slices) > 1 else set()
+        # Means of slices can only be merged with the counts, but accuracies with the numbers of images.
+        needs_counts = len(slices) > 1 and {*columns} != {"accuracy"}
+        counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if needs_counts else set()
         shards = {row: self._read_file(row, {*columns, *counts}) for row in {files[part] for part in wanted}}
         return {
             strength: _merge(
-                [shards[files[index, strength]].rows[strength] for index in slices], columns, key.unit(network).label
+                [shards[files[index, strength]] for index in slices], strength, columns, key.unit(network).label
             )
             for strength in strengths
         }
@@ -186,9 +187,20 @@ class KeyRows:
         return shard
 
 
-def _merge(slices: Sequence[Values], columns: Collection[str], name: str) -> Values:
-    values = slices[0] if len(slices) == 1 else merge_values(slices, name=name)
+def _merge(slices: Sequence[Shard], strength: float, columns: Collection[str], name: str) -> Values:
+    rows = [shard.rows[strength] for shard in slices]
+    if len(rows) == 1:
+        values = rows[0]
+    elif {*columns} == {"accuracy"}:
+        values = {"accuracy": _merge_accuracies(rows, [shard.stop - shard.start for shard in slices])}
+    else:
+        values = merge_values(rows, name=name)
     return {column: values[column] for column in columns}
+
+
+def _merge_accuracies(rows: Sequence[Values], n_images: Sequence[int]) -> NDArray[np.float64]:
+    n_correct = [round(float(values["accuracy"]) * count) for values, count in zip(rows, n_images, strict=True)]
+    return np.array(sum(n_correct) / sum(n_images))
 
 
 @dataclass(frozen=True, eq=False)

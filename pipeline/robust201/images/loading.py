@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -29,13 +28,6 @@ from robust201.images.selection import select_rows
 from robust201.images.specs import DATASETS, UNKNOWN_COUNT, DatasetSpec, Resize, custom_dataset, dataset
 
 
-class Loader(Protocol):
-    """Signature of a form's loader."""
-
-    def __call__(self, spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages | ImageFiles:
-        """Read a split from the path that the form's `find` returned."""
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """A file format of images. The YAML field `form` selects it by name, so file formats are called forms here.
@@ -44,13 +36,13 @@ class Form:
         name: name in the YAML and on the command line.
         files: description of the files, for messages.
         find: (spec of the dataset, file or folder, split) → path for `load`, or None if the files are not there.
-        load: reads a split.
+        load: (spec, path, split, verify=…) → the images and labels of a split.
     """
 
     name: str
     files: str
     find: Callable[[DatasetSpec, Path, Split], Path | None]
-    load: Loader
+    load: Callable[..., LabelledImages | ImageFiles]
 
 
 FORMS: dict[str, Form] = {

@@ -5,7 +5,7 @@ images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.
 also ``conv3|bn3``), ``layer<stage>.<block>.shortcut.0|1`` if the shape changes, and ``linear``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,14 +15,8 @@ from torch.nn import functional
 WIDTHS = (64, 128, 256, 512)
 """Published channels of the four stages."""
 
-ConvolutionFactory = Callable[[int, int, int, int], nn.Module]
-"""Builds a convolution with `same` padding and no bias, given input and output channels, kernel size and stride."""
 
-NormFactory = Callable[[int], nn.Module]
-"""Builds a BatchNorm, given the number of channels."""
-
-
-def _convolution(c_in: int, c_out: int, kernel_size: int, stride: int) -> nn.Module:
+def _convolution(c_in: int, c_out: int, kernel_size: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(c_in, c_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
 
 
@@ -31,19 +25,17 @@ class _Block(nn.Module):
 
     expansion = 1
 
-    def __init__(self, c_in: int, width: int, stride: int, convolution: ConvolutionFactory, norm: NormFactory) -> None:
+    def __init__(self, c_in: int, width: int, stride: int) -> None:
         super().__init__()
-        self._add_branch(c_in, width, stride, convolution, norm)
+        self._add_branch(c_in, width, stride)
         c_out = self.expansion * width
         self.shortcut = nn.Sequential()
         if stride != 1 or c_in != c_out:
-            self.shortcut = nn.Sequential(convolution(c_in, c_out, 1, stride), norm(c_out))
+            self.shortcut = nn.Sequential(_convolution(c_in, c_out, 1, stride), nn.BatchNorm2d(c_out))
 
-    def _add_branch(
-        self, c_in: int, width: int, stride: int, convolution: ConvolutionFactory, norm: NormFactory
-    ) -> None:
-        self.conv1, self.bn1 = convolution(c_in, width, 3, stride), norm(width)
-        self.conv2, self.bn2 = convolution(width, width, 3, 1), norm(width)
+    def _add_branch(self, c_in: int, width: int, stride: int) -> None:
+        self.conv1, self.bn1 = _convolution(c_in, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = _convolution(width, width, 3, 1), nn.BatchNorm2d(width)
 
     def _branch(self, x: torch.Tensor) -> torch.Tensor:
         branch_output: torch.Tensor = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
@@ -58,12 +50,11 @@ class _Bottleneck(_Block):
 
     expansion = 4
 
-    def _add_branch(
-        self, c_in: int, width: int, stride: int, convolution: ConvolutionFactory, norm: NormFactory
-    ) -> None:
-        self.conv1, self.bn1 = convolution(c_in, width, 1, 1), norm(width)
-        self.conv2, self.bn2 = convolution(width, width, 3, stride), norm(width)
-        self.conv3, self.bn3 = convolution(width, self.expansion * width, 1, 1), norm(self.expansion * width)
+    def _add_branch(self, c_in: int, width: int, stride: int) -> None:
+        c_out = self.expansion * width
+        self.conv1, self.bn1 = _convolution(c_in, width, 1, 1), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = _convolution(width, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = _convolution(width, c_out, 1, 1), nn.BatchNorm2d(c_out)
 
     def _branch(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.relu(self.bn1(self.conv1(x)))
@@ -79,8 +70,6 @@ class ResNet(nn.Module):
         n_classes: number of classes.
         widths: channels of the stages, before a bottleneck's expansion.
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
-        stem_convolution, convolution, norm: factories of the layers; ordinary layers by default.
-        maps_per_channel: number of feature maps that these layers compute per channel, such as one per orientation.
     """
 
     def __init__(
@@ -90,30 +79,23 @@ class ResNet(nn.Module):
         *,
         widths: Sequence[int] = WIDTHS,
         has_bottlenecks: bool = False,
-        stem_convolution: ConvolutionFactory = _convolution,
-        convolution: ConvolutionFactory = _convolution,
-        norm: NormFactory = nn.BatchNorm2d,
-        maps_per_channel: int = 1,
     ) -> None:
         super().__init__()
-        self.conv1 = stem_convolution(3, widths[0], 3, 1)
-        self.bn1 = norm(widths[0])
+        self.conv1 = _convolution(3, widths[0], 3, 1)
+        self.bn1 = nn.BatchNorm2d(widths[0])
         block_type = _Bottleneck if has_bottlenecks else _Block
         c_in = widths[0]
         for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), start=1):
             stage_blocks = []
             for block in range(count):
                 stride = 2 if stage > 1 and block == 0 else 1
-                stage_blocks.append(block_type(c_in, width, stride, convolution, norm))
+                stage_blocks.append(block_type(c_in, width, stride))
                 c_in = block_type.expansion * width
             self.add_module(f"layer{stage}", nn.Sequential(*stage_blocks))
-        self.linear = nn.Linear(maps_per_channel * c_in, n_classes)
-
-    def stem(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.relu(self.bn1(self.conv1(x)))
+        self.linear = nn.Linear(c_in, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
+        x = functional.relu(self.bn1(self.conv1(x)))
         for stage in range(1, len(WIDTHS) + 1):
             x = self.get_submodule(f"layer{stage}")(x)
         logits: torch.Tensor = self.linear(x.to(self.linear.weight.dtype).mean(dim=(2, 3)))

@@ -47,10 +47,7 @@ NETWORKS: dict[str, ZooNetwork] = {
     "resnet18": ZooNetwork("resnet.build_resnet", 64, _18),
     "resnet34": ZooNetwork("resnet.build_resnet", 64, _34),
     "resnet50": ZooNetwork("resnet.build_resnet", 64, {**_34, "has_bottlenecks": True}),
-    "resnet32-narrow": ZooNetwork("narrow_resnet.build_narrow_resnet", 16),
     "vgg16": ZooNetwork("fixed_size.build_vgg16", 64, requires_32x32=True),
-    "gresnet18": ZooNetwork("p4m.build_group_resnet", 23, _18),
-    "gresnet34": ZooNetwork("p4m.build_group_resnet", 23, _34),
     "stn-resnet18": ZooNetwork("transformers.build_stn_resnet", 64, _18, requires_32x32=True, width_divisor=8),
     "stn-resnet34": ZooNetwork("transformers.build_stn_resnet", 64, _34, requires_32x32=True, width_divisor=8),
     "ptn-resnet18": ZooNetwork("transformers.build_ptn_resnet", 64, _18, width_divisor=8),
@@ -69,9 +66,9 @@ _NAME_WITH_WIDTH = re.compile(r"(.+)-w([1-9][0-9]{0,4})")
 class Zoo(Space):
     """The networks in `NETWORKS`, by name; ``NAME-w8`` is a network with width 8.
 
-    The width is the number of channels of the first stage (resnet, gresnet, stn, ptn, vgg) or the first convolution
+    The width is the number of channels of the first stage (resnet, stn, ptn, vgg) or the first convolution
     (lenet5), or the number of hidden units (fc7500). All other numbers of channels and hidden units are scaled in
-    proportion and rounded up; depth, kernel sizes and orientations do not change.
+    proportion and rounded up; depth and kernel sizes do not change.
     """
 
     name = "zoo"

@@ -1,22 +1,24 @@
-"""Group convolutions match loops over the group, and are equivariant to its eight symmetries."""
+"""Group convolutions match loops over the group and are equivariant; the narrow network is as published."""
 
 import itertools
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
-from robust201.networks.zoo.p4m import (
+from jobs.papers.robust_features.networks import (
     ORIENTATIONS,
     P4mBatchNorm,
     P4mConvolution,
     P4mLifting,
+    build,
     expand_group_kernels,
     expand_lifting_kernels,
     orient,
     relative_orientation,
+    standardise,
 )
-from robust201.networks.zoo.zoo_space import Zoo
 
 every_symmetry = pytest.mark.parametrize("symmetry", range(ORIENTATIONS))
 
@@ -121,7 +123,7 @@ def test_expanded_kernels_match_sums_over_the_group():
 @pytest.mark.parametrize("is_training", [True, False])
 def test_group_network_is_equivariant(symmetry, is_training):
     # Features are equivariant after each stage for 33x33 pixels, because this size remains odd when it is halved.
-    network = Zoo().build("gresnet18-w2", n_classes=10).double()
+    network = build("gresnet18-w2", 10).double()
     network(torch.randn(8, 3, 9, 9).double())  # change the initial running statistics
     network.train(is_training)
     image = torch.randn(2, 3, 33, 33).double()
@@ -146,7 +148,7 @@ def test_batch_norm_shares_statistics_between_orientations():
     assert (normalised.mean(dim=(0, 3, 4)).abs() > 1e-3).any()
 
 
-@pytest.mark.parametrize("layer", [P4mLifting(3, 2, 3, 2), P4mConvolution(2, 3, 1, 1)])
+@pytest.mark.parametrize("layer", [P4mLifting(3, 2, 3), P4mConvolution(2, 3, 1, 1)])
 def test_convolutions_support_channels_last_and_bfloat16(layer):
     inputs = torch.randn(2, layer.in_channels, 6, 6)
     expected = layer(inputs)
@@ -156,3 +158,70 @@ def test_convolutions_support_channels_last_and_bfloat16(layer):
     torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
     output = layer.bfloat16()(inputs.bfloat16())
     torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("gresnet18", 11_201_415), ("gresnet34", 21_350_863), ("resnet32-narrow", 464_154)]
+)
+def test_networks_have_the_expected_number_of_parameters(name, expected):
+    assert sum(parameter.numel() for parameter in build(name, 10).parameters()) == expected
+
+
+@pytest.mark.parametrize("name", ["gresnet18-w1", "resnet32-narrow-w2"])
+def test_gradients_are_finite_and_do_not_depend_on_the_memory_format(name):
+    network, labels = build(name, 10).double().eval(), torch.tensor([0, 3])
+    gradients = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        inputs = torch.full((2, 3, 32, 32), 0.5).double()  # images of one colour
+        inputs[1] = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(1)).double()
+        inputs = inputs.contiguous(memory_format=memory_format).requires_grad_()
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(network(inputs), labels), inputs)
+        assert gradient.isfinite().all()
+        gradients.append(gradient)
+    assert torch.equal(*gradients)
+
+
+# --- the narrow network -----------------------------------------------------------------------------------------------
+
+
+def test_narrow_network_standardises_images():
+    network = build("resnet32-narrow-w4", 10).double().eval()
+    inputs = torch.rand(4, 3, 32, 32).double()
+    expected = network(inputs)
+    scale = torch.tensor([0.5, 2.0, 1.0, 3.0], dtype=torch.float64).view(4, 1, 1, 1)
+    torch.testing.assert_close(network(inputs * scale - 0.3), expected, rtol=1e-9, atol=1e-9)
+    standardised = standardise(inputs).flatten(1)
+    torch.testing.assert_close(standardised.mean(dim=1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(standardised.std(dim=1, correction=0), torch.ones(4, dtype=torch.float64))
+
+
+def test_narrow_network_has_the_published_initial_weights():
+    network = build("resnet32-narrow", 10)
+    weights = network.stage3[0].conv1.weight  # 32 to 64 channels: 18,432 random numbers
+    assert weights.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.03)
+    assert network.linear.weight.abs().max() <= (3 / 64) ** 0.5
+    assert (network.linear.bias == 0).all()
+
+
+def test_narrow_network_shortcuts_average_and_pad_channels():
+    unit = build("resnet32-narrow-w4", 10).stage2[0].eval()
+    nn.init.zeros_(unit.conv2.weight)
+    inputs = torch.randn(2, 4, 8, 8)
+    output = unit(inputs)
+    assert output.shape == (2, 8, 4, 4)
+    assert (output[:, [0, 1, 6, 7]] == 0).all()
+    torch.testing.assert_close(output[:, 2:6], functional.avg_pool2d(inputs, 2))
+
+
+def test_narrow_network_pads_after_the_last_pixel():
+    # As in TensorFlow, output column i depends on input columns 2i to 2i + 2.
+    unit = build("resnet32-narrow-w4", 10).stage2[0].eval()
+    inputs = torch.randn(1, 4, 8, 8)
+    changed_inputs = inputs.clone()
+    changed_inputs[..., 3] += 1.0
+    outputs = []
+    unit.conv1.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    unit(inputs)
+    unit(changed_inputs)
+    is_column_changed = (outputs[0] != outputs[1]).any(dim=1).any(dim=1)[0]
+    assert is_column_changed.tolist() == [False, True, False, False]
