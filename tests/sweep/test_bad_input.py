@@ -55,6 +55,7 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"keys": {"pgd": {"epsilons": [float("nan")]}}}, "nan"),
         ({"keys": {"pgd": {"epsilons": [8]}}}, "8/255"),
         ({"keys": {"pgd": {"epsilons": ["1/0"]}}}, "'1/0'"),
+        ({"keys": {"fog": {"severities": [6]}}}, "integers from 1 to 5"),
         ({"keys": {"pgd_l2": {"epsilons": [0.5, 1e30]}}}, "keys.pgd_l2 on digits"),
         (digits_fields(normalisation={"mean": [float("nan"), 0, 0], "std": [1, 1, 1]}), "normalisation.mean.0"),
         (digits_fields(normalisation={"mean": [125, 123, 114], "std": [0.2] * 3}), "normalisation: mean: "),
