@@ -47,6 +47,13 @@ def read_sole_results(dataset: Dataset) -> DatasetResults:
     return results
 
 
+def test_strengths_of_an_own_attack_have_the_unit_of_its_norm(tmp_path):
+    results = read_sole_results(write_dataset(tmp_path, "mine", "turned"))
+    assert [results.term(*column) for column in results.columns] == ["clean", "mine:1/255", "mine:8/255", "turned"]
+    assert results.column_label("mine", 8.0) == "mine, ε = 8/255"
+    assert require_evaluations(results, "mine:8/255") == [("mine", 8.0)]
+
+
 def test_means_leave_out_attacks_without_a_ball(tmp_path):
     expected = (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5
     results = read_sole_results(write_dataset(tmp_path, *BALL_ATTACKS, *OTHER_ATTACKS))

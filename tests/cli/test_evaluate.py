@@ -110,6 +110,9 @@ def test_evaluate_prints_table_as_json(files, robust201):
         json_column = pd.Series([row[column] for row in payload["rows"]], dtype=float, name=column)
         pd.testing.assert_series_equal(json_column, csv_table[column])
     assert payload["rows"][1]["accuracy"] is None
+    assert [f"warning: {text}" for text in payload["warnings"]] == [
+        line for line in result.err.splitlines() if line.startswith("warning: ")
+    ]
 
 
 CUSTOM_TASKS = """
@@ -220,6 +223,8 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"std": None}, "expected (mean, std)"),
     ({"keys": "pdg"}, "'pgd'"),
     ({"keys": "pdg:8/255"}, "Did you mean 'pgd'?"),
+    ({"keys": "clean,fog:3/255"}, "fog: severities.0: expected severities, integers from 1 to 5, got '3/255'."),
+    ({"keys": "auto-attack:8/255"}, "Did you mean 'autoattack'?"),
     ({"keys": "clean,fgsm,clean"}, "more than once"),
     ({"set": "pgd.steps=3"}, "'pgd.steps=3'"),
     ({"set": "fgsm=3"}, "'fgsm=3'"),

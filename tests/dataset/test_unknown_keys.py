@@ -38,12 +38,12 @@ def test_unknown_key_is_listed_separately_from_attacks(folder):
 
 
 def test_figures_show_unknown_key_without_unit(folder, tmp_path):
-    assert strength_label("gravity", 9.81) == "strength 9.81"
+    assert strength_label(9.81, "") == "strength 9.81"
     results = results_of(folder)
     assert results.keys("attack") == ["pgd"]
     assert ("gravity", 0.0) in results.columns
     assert results.scores["adversarial"].to_dict() == {0: 0.5, 2: 0.4}
-    assert strength_label("gravity", 0.0) == ""
+    assert strength_label(0.0, "") == ""
     page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
     assert "gravity" in page
     assert "9.81/255" not in page

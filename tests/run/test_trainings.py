@@ -369,7 +369,7 @@ def test_commands_speak_of_epochs_and_report_failures(tmp_path, robust201):
         assert "failed: #309 bright wild seed 0: EvaluationError: Training failed for #309 on bright" in result.out
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["n_done"], status["n_trainings_done"], status["complete"]) == (2, 1, False)
-    assert "mutually exclusive" in robust201("status", path, "--watch", "--json").error_line(2)
+    assert "--watch excludes" in robust201("status", path, "--watch", "--json").error_line(2)
 
 
 def test_snapshots_added_between_plan_and_lock_are_not_trained_again(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"keys": {"pgd": {"epsilons": [float("nan")]}}}, "nan"),
         ({"keys": {"pgd": {"epsilons": [8]}}}, "8/255"),
         ({"keys": {"pgd": {"epsilons": ["1/0"]}}}, "'1/0'"),
-        ({"keys": {"fog": {"severities": [6]}}}, "at most 5"),
+        ({"keys": {"fog": {"severities": [6]}}}, "integers from 1 to 5"),
         ({"keys": {"pgd_l2": {"epsilons": [0.5, 1e30]}}}, "keys.pgd_l2 on digits"),
         ({"images": {"count": 0}}, "images.count: "),
         ({"execution": {"drain_seconds": float("inf")}}, "execution.drain_seconds"),
