@@ -76,10 +76,11 @@ def measures(
     else:
         for (dataset, measure), rows in correlations.groupby(["dataset", "measure"], sort=False):
             strongest = rows.loc[rows["kendall"].abs().sort_values(ascending=False, kind="stable").index]
+            shown = strongest.head(_MAX_PRINTED_ROWS).to_dict("records")
             console.show_table(
                 f"{dataset}: {measure}",
-                ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain over parameters", "significant gain"),
-                [_format_correlation(row) for row in strongest.head(_MAX_PRINTED_ROWS).to_dict("records")],
+                ("key", "Kendall's tau", "partial tau", "gain over parameters", "significant gain"),
+                [_format_correlation(all_results[0], row) for row in shown],
             )
 
 
@@ -150,15 +151,14 @@ def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> Non
         console.say(str(out / f"{name}.csv"))
 
 
-def _format_correlation(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
+def _format_correlation(results: "DatasetResults", correlation: Mapping[Any, Any]) -> tuple[str, ...]:
     from robust201.analysis.tables import format_estimate
-    from robust201.analysis.terms import evaluation_name
 
     return (
-        evaluation_name(str(correlation["key"]), correlation["strength"]),
+        results.term(str(correlation["key"]), correlation["strength"]),
         *(
             format_estimate(*(correlation[column] for column in (name, f"{name}_low", f"{name}_high")))
-            for name in ("kendall", "spearman", "partial", "gain")
+            for name in ("kendall", "partial", "gain")
         ),
         ("yes" if correlation["beats_parameters"] else "no"),
     )

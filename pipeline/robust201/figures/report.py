@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import vl_convert
 
@@ -193,7 +194,8 @@ def _warning(text: str, messages: Sequence[str]) -> str:
 def _attack_flags_warning(results: DatasetResults) -> str:
     """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
     n_classes = results.reader.count_classes(results.name)
-    if results.n_images is None or n_classes is None:
+    n_images = np.fmin.reduce(results.image_counts.to_numpy(np.float64), axis=None)
+    if np.isnan(n_images) or n_classes is None:
         return ""
     accuracies: dict[Any, Any] = {
         (key, strength): results.column(key, strength).dropna().to_dict()
@@ -203,7 +205,7 @@ def _attack_flags_warning(results: DatasetResults) -> str:
     key, strength = ZERO_GRADIENTS
     if (column := (*key.split(), strength)) in results.measures:
         accuracies[ZERO_GRADIENTS] = results.measures[column].dropna().to_dict()
-    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
+    flags = find_flags(results.name, accuracies, n_images=int(n_images), n_classes=n_classes)
     return _warning("Signs of weak attacks:", [flag.message for flag in flags]) if flags else ""
 
 
