@@ -14,10 +14,8 @@ from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Request, to_float
 from robust201.attacks.reference import foolbox
 from robust201.attacks.runner import run_attack
-from robust201.networks.classifier import Classifier
 from robust201.tasks import TASKS
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Parameters
 from tests.support.replayed_random_numbers import LargerBallRandomNumbers, ReplayedRandomNumbers
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
@@ -162,30 +160,9 @@ def count_differing_bits(first, second):
     return int(np.unpackbits(first ^ second).sum())
 
 
-def compare(
-    key: str,
-    classifier: Classifier,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    parameters: Parameters,
-    *,
-    seed: int,
-) -> dict[float, Difference]:
-    """Compare the library's and the fused attack on one batch.
-
-    Args:
-        key: key of the attack.
-        classifier: the network under attack.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
-        parameters: the attack's parameters.
-        seed: seed for the random numbers of both attacks.
-
-    Returns:
-        The differences by strength.
-    """
+def compare(key, classifier, images, labels, parameters, *, seed):
+    """Compare the library's and the fused attack on one batch (N, 3, H, W) uint8; return {strength: Difference}."""
     constraint = TASKS[key].constraint
-    assert constraint is not None
     epsilons = [constraint.radius(strength) for strength in parameters.strengths]
     fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
     differences = {}
