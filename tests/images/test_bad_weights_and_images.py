@@ -3,19 +3,15 @@
 import json
 import pickle
 import shutil
-from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from robust201.weights.store import CheckpointStore
-from tests.conftest import RunCommand, WriteSweep, random_state
+from tests.conftest import random_state
 
 
-def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
-    robust201: RunCommand, write_sweep: WriteSweep, tiny_weights: Path, tmp_path: Path
-) -> None:
+def test_run_fails_only_the_units_of_a_corrupted_checkpoint(robust201, write_sweep, tiny_weights, tmp_path):
     weights = shutil.copytree(tiny_weights, tmp_path / "weights")
     sweep = write_sweep(checkpoints={"path": str(weights)})
     file = next(weights.rglob("000021*.safetensors"))
@@ -30,9 +26,7 @@ def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
     assert robust201("run", sweep).code == 0
 
 
-def test_import_weights_keeps_going_after_a_rejected_network(
-    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_weights_keeps_going_after_a_rejected_network(robust201, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     state = random_state(21)
     state["classifier.weight"][3, 1] = float("nan")
@@ -48,9 +42,7 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
 
 
-def test_commands_reject_damaged_images(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_reject_damaged_images(robust201, write_sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     batches = tmp_path / "cifar10" / "cifar-10-batches-py"
     batches.mkdir(parents=True)

@@ -28,19 +28,12 @@ STANDARD_L1 = "aa_standard_l1"
 
 
 class Difference(NamedTuple):
-    """Differences between the library's attack and the fused attack.
+    """Differences between the library's attack and the fused attack, and effects of the library's attack."""
 
-    Attributes:
-        image_bits: number of differing bits in the attacked images.
-        logit_bits: number of differing bits in the logits of the attacked images.
-        n_changed: number of images that the library changed.
-        n_correct: number of images that are classified correctly after the library's attack.
-    """
-
-    image_bits: int
-    logit_bits: int
-    n_changed: int
-    n_correct: int
+    image_bits: int  # differing bits in the attacked images
+    logit_bits: int  # differing bits in the logits of the attacked images
+    n_changed: int  # images that the library changed
+    n_correct: int  # images that are classified correctly after the library's attack
 
 
 def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
