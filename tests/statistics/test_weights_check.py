@@ -12,9 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.dataset.recorded_accuracies import RECORDED_FILE, check_recorded
 from robust201.networks.nb201 import cells as nasbench201
 from robust201.networks.nb201.network import Network
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range
@@ -111,7 +109,6 @@ def test_commands_report_networks_with_unexpected_accuracy(recorded_sweep, robus
     """`verify` names only the network whose accuracy differs from the recorded accuracy."""
     recorded_sweep({})
     measured_accuracies = export_clean_accuracies(robust201, tmp_path)
-    assert not (tmp_path / "measured" / RECORDED_FILE).exists()
     assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
     report = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
     assert "0 missing" in report  # recorded accuracies are not part of a result's identity
@@ -120,36 +117,3 @@ def test_commands_report_networks_with_unexpected_accuracy(recorded_sweep, robus
     assert verify_result.err.startswith("warning: Checking weights failed for #21 digits: the accuracy on ")
     assert "#0" not in verify_result.err
     assert "recorded with the weights for 1 of 2 networks" in " ".join(verify_result.out.split())
-    exported = tmp_path / "exported"
-    assert robust201("export", tmp_path / "results", "--out", exported).code == 0
-    content = json.loads((exported / RECORDED_FILE).read_text())
-    assert content == {
-        "digits": {"n_test": N_TEST, "accuracy": {"0": measured_accuracies[0], "21": measured_accuracies[21] + 0.1}}
-    }
-    assert robust201("verify", tmp_path / "results", "--export", exported).code == 0
-
-
-def test_recorded_file_with_invalid_content_is_rejected(finished_results, robust201, tmp_path):
-    exported = tmp_path / "exported"
-    assert robust201("export", finished_results, "--out", exported).code == 0
-    accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
-    contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
-    for content in (
-        *contents,
-        *({"digits": {"n_test": 9, "accuracy": invalid_accuracies}} for invalid_accuracies in accuracies),
-    ):
-        (exported / RECORDED_FILE).write_text(json.dumps(content))
-        with pytest.raises(ResultsError) as error:
-            check_recorded(Dataset(exported))
-        assert RECORDED_FILE in str(error.value), content
-    assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2)
-
-
-def test_rounded_and_overlaid_exports_raise_no_warning(recorded_sweep, robust201, tmp_path):
-    recorded_sweep({})
-    recorded_sweep(export_clean_accuracies(robust201, tmp_path))
-    exported = tmp_path / "exported"
-    assert robust201("export", tmp_path / "results", "--out", exported, "--round", 2).code == 0
-    check = check_recorded(Dataset(exported))
-    assert (check.n_checked, check.unexpected) == (2, ())
-    assert check_recorded(Dataset(exported, tmp_path / "measured")).n_checked == 0
