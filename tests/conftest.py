@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 import typer
+import vl_convert
 import yaml
 
 # Networks in tests are so tiny that a second thread makes them slower. PyTorch reads the variable when it is imported.
@@ -67,11 +68,18 @@ def without_fsync() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def without_rebuilding_command_line() -> Iterator[None]:
-    """Build the command line only once, because building takes as long as a small command and gives equal results."""
+def without_repeated_work() -> Iterator[None]:
+    """Build the command line and the script of report pages only once, because both take long and are always equal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(vl_convert, "javascript_bundle", functools.cache(vl_convert.javascript_bundle))
         yield
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the figures of report pages, which take seconds, in tests of a page's texts and numbers."""
+    monkeypatch.setattr("robust201.figures.report.FIGURES", {})
 
 
 @pytest.fixture(scope="session")

@@ -43,12 +43,8 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         # types
         ({"architectures": ["conv"]}, "'conv'"),
         ({"architectures": [True]}, "got True"),
-        ({"architectures": [["x"] * 1000]}, "architectures"),
-        ({"seed": False}, "seed: "),
-        ({"keys": ["pgd"]}, "keys: "),
         ({"keys": {"pgd": {"norm": "L2"}}}, "norm: "),
         ({"keys": {"aa_apgd-ce": {"larger_epsilons": True}}}, "larger_epsilons: "),
-        ({"keys": {"pgd": {"epsilons": ["x"]}}}, "keys.pgd"),
         # ranges
         ({"architectures": [15_625]}, "15624"),
         ({"architectures": []}, "an empty list"),
@@ -61,22 +57,14 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         ({"keys": {"pgd": {"epsilons": ["1/0"]}}}, "'1/0'"),
         ({"keys": {"fog": {"severities": [6]}}}, "integers from 1 to 5"),
         ({"keys": {"pgd_l2": {"epsilons": [0.5, 1e30]}}}, "keys.pgd_l2 on digits"),
-        ({"images": {"count": 0}}, "images.count: "),
-        ({"execution": {"drain_seconds": float("inf")}}, "execution.drain_seconds"),
         (digits_fields(normalisation={"mean": [float("nan"), 0, 0], "std": [1, 1, 1]}), "normalisation.mean.0"),
         (digits_fields(normalisation={"mean": [125, 123, 114], "std": [0.2] * 3}), "normalisation: mean: "),
         (digits_fields() | {"keys": {"clean": {}, "fog": {}}}, "keys.fog: "),
-        ({"datasets": {"mine": {"path": ".", "classes": 40_000}}}, "classes: "),
         (own_dataset(classes=5000) | {"measurements": ["cm"]}, "cm of the 5,000 classes of mine is too large"),
         (own_dataset(resize={"shorter_side": 8}), "a shorter side of 16"),
         (own_dataset(normalisation={"mean": [0.5], "std": [0.2]}), "expected 3 numbers, one per channel"),
-        (weights_fields(path="store", steps=[5, -1]), "weights.steps.1"),
         (weights_fields(random={"seeds": [0, 0]}), "distinct"),
-        (weights_fields(random={"seeds": [2**64]}), "weights.random.seeds.0"),
-        ({"format": 2}, "format: "),
         ({"take_imported": True}, "take_imported: "),
-        # sizes
-        ({"name": "n" * 5000}, "name: "),
         # paths
         ({"results": ""}, "results: "),
         ({"results": "a\0b"}, "expected a path"),
@@ -166,6 +154,7 @@ def test_commands_reject_file_that_is_not_a_sweep(robust201, tmp_path, content):
         (("merge", "nowhere"), "--out FOLDER"),
         (("merge", "nowhere", "--compact", "--out", "out"), "one results folder"),
         (("export", "nowhere", "--out", "out"), "nowhere"),
+        (("export", "nowhere", "--out", "out", "--no-json"), "--parquet"),
         (("import", "nowhere", "--out", "out"), "nowhere"),
     ],
 )
