@@ -1,5 +1,6 @@
 """Exports of results folders: merged rows, missing and damaged files, outcomes, recorded and measured accuracies."""
 
+import json
 import shutil
 
 import numpy as np

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from robust201.networks.nb201 import cells as nasbench201
-from robust201.networks.nb201.network import Network
 from robust201.weights.store import CheckpointStore
-from tests.conftest import RunCommand, WriteSweep
-
-
-def make_network_weights(index: int = 21) -> dict[str, torch.Tensor]:
-    torch.manual_seed(index)
-    network = Network(nasbench201.specs()[index], channels=4, cells=1, n_classes=10)
-    return network.state_dict()
+from tests.conftest import RunCommand, WriteSweep, random_state
 
 
 def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
@@ -42,11 +34,11 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    state = make_network_weights()
+    state = random_state(21)
     state["classifier.weight"][3, 1] = float("nan")
     (tmp_path / "source").mkdir()
     torch.save(state, tmp_path / "source" / "000021.pth")
-    torch.save(make_network_weights(0), tmp_path / "source" / "000000.pth")
+    torch.save(random_state(0), tmp_path / "source" / "000000.pth")
     options = ("--out", "store", "--datasets", "cifar10")
     result = robust201("import", "source", *options)
     assert (result.code, result.out) == (3, "Imported 1 network into store.\n")
