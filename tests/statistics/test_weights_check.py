@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.dataset.recorded_accuracies import RECORDED_FILE, check_recorded
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range
 from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore
@@ -76,7 +74,7 @@ def test_read_test_accuracy_accepts_only_percentages_of_the_last_epoch(percentag
 
 def test_commands_report_networks_with_unexpected_accuracy(robust201, write_sweep, tmp_path):
     """`verify` names only the network whose accuracy differs from the recorded accuracy."""
-    results, measured, exported = (tmp_path / name for name in ("results", "measured", "exported"))
+    results, measured = (tmp_path / name for name in ("results", "measured"))
     sweep = write_sweep(checkpoints={"path": str(tmp_path / "store")}, keys={"clean": {}}, images={"count": None})
 
     def run_with(accuracies: dict[int, float]) -> str:
@@ -91,7 +89,6 @@ def test_commands_report_networks_with_unexpected_accuracy(robust201, write_swee
     run_with({})
     assert robust201("export", results, "--out", measured).code == 0
     accuracies = {index: Dataset(measured).accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
-    assert not (measured / RECORDED_FILE).exists()
     assert json.loads(robust201("verify", results, "--json").out)["weights"]["checked"] == 0
     # Recorded accuracies are not part of a result's identity.
     assert "0 missing" in run_with({0: accuracies[0], 21: accuracies[21] + 0.1})
@@ -100,29 +97,3 @@ def test_commands_report_networks_with_unexpected_accuracy(robust201, write_swee
     assert verify_result.err.startswith("warning: Checking weights failed for #21 digits: the accuracy on ")
     assert "#0" not in verify_result.err
     assert "recorded with the weights for 1 of 2 networks" in " ".join(verify_result.out.split())
-    assert robust201("export", results, "--out", exported).code == 0
-    recorded = {"0": accuracies[0], "21": accuracies[21] + 0.1}
-    assert json.loads((exported / RECORDED_FILE).read_text()) == {"digits": {"n_test": N_TEST, "accuracy": recorded}}
-    assert robust201("verify", results, "--export", exported).code == 0
-    # Rounded and overlaid exports raise no warning.
-    run_with(accuracies)
-    assert robust201("export", results, "--out", exported, "--round", 2).code == 0
-    check = check_recorded(Dataset(exported))
-    assert (check.n_checked, check.unexpected) == (2, ())
-    assert check_recorded(Dataset(exported, measured)).n_checked == 0
-
-
-def test_recorded_file_with_invalid_content_is_rejected(finished_results, robust201, tmp_path):
-    exported = tmp_path / "exported"
-    assert robust201("export", finished_results, "--out", exported).code == 0
-    accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
-    contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
-    for content in (
-        *contents,
-        *({"digits": {"n_test": 9, "accuracy": invalid_accuracies}} for invalid_accuracies in accuracies),
-    ):
-        (exported / RECORDED_FILE).write_text(json.dumps(content))
-        with pytest.raises(ResultsError) as error:
-            check_recorded(Dataset(exported))
-        assert RECORDED_FILE in str(error.value), content
-    assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2)
