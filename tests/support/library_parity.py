@@ -155,7 +155,7 @@ def count_differing_bits(first, second):
 
 def compare(key, classifier, images, labels, parameters, *, seed):
     """Compare the library's and the fused attack on one batch (N, 3, H, W) uint8; return {strength: Difference}."""
-    constraint = TASKS[key].constraint
+    constraint = CONSTRAINTS[parameters.norm]
     epsilons = [constraint.radius(strength) for strength in parameters.strengths]
     fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
     differences = {}
