@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robust201.analysis.labels import column_label, key_label
+from robust201.analysis.labels import key_label, strength_label
 from robust201.analysis.network_context import as_normalisation
 from robust201.analysis.requested_keys import parse_key
 from robust201.api import attack
@@ -20,15 +20,13 @@ from robust201.core.records import Normalisation
 from robust201.images.user_arrays import as_image_set
 from robust201.networks.classifier import Classifier
 from robust201.networks.user_module import as_classifier
+from robust201.tasks.strengths import unit_of
 
 if TYPE_CHECKING:
     import altair as alt
 
 MAX_SHOWN = 20
 """Maximum number of images in a figure."""
-
-WIDTH = 5.0
-"""Width of the figure in inches."""
 
 
 def show(
@@ -65,7 +63,7 @@ def show(
         ConfigError: there are too many images or a wrong number of class names; or see `attack`.
         DatasetError, EvaluationError: see `attack`.
     """
-    from robust201.figures.image_grid import Tile, change_to_image, draw_image_grid
+    from robust201.figures.image_grid import draw_image_grid
 
     if labels is not None and np.ndim(images) == 3:
         images, labels = images[None], np.atleast_1d(labels)
@@ -104,16 +102,21 @@ def show(
     for index in range(n_images):
         largest_change = float(np.abs(changes[index]).max())
         scale_caption = f"× {0.5 / largest_change:.0f}" if largest_change else "unchanged"
-        change_tile = Tile(change_to_image(changes[index], largest_change), scale_caption)
+        grey_means_unchanged = 0.5 + changes[index] / (2 * max(largest_change, 1e-9))
         clean_pixels, attacked_pixels = (pixels[index].cpu().numpy() for pixels in (clean, attacked))
         rows.append(
-            [Tile(clean_pixels, clean_captions[index]), change_tile, Tile(attacked_pixels, attacked_captions[index])]
+            [
+                (clean_pixels, clean_captions[index]),
+                (grey_means_unchanged, scale_caption),
+                (attacked_pixels, attacked_captions[index]),
+            ]
         )
     attack_label = key_label(key)
     if task.constraint is not None and epsilon is not None:
-        attack_label = column_label(key, task.constraint.strength_of(epsilon))
+        unit = unit_of(task.constraint, task.kind)
+        attack_label += f", {strength_label(task.constraint.strength_of(epsilon), unit)}"
     row_labels = [display_names[label] for label in image_set.labels]
-    return draw_image_grid(rows, column_labels=["clean", "change", attack_label], row_labels=row_labels, width=WIDTH)
+    return draw_image_grid(rows, column_labels=["clean", "change", attack_label], row_labels=row_labels)
 
 
 def _name_classes(names: Sequence[str] | None, n_classes: int) -> list[str]:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
 from robust201.dataset.stored_outcomes import KeyOutcomes, read_outcomes
-from robust201.statistics.image_samples import MIN_PER_STRATUM, ImageSample, Pilot, choose_sample, estimate_accuracies
+from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
 
 CHEAP_KEYS = ("clean", "fgsm")
 
@@ -34,9 +34,6 @@ class ChosenImages:
         images: (n) ascending positions of the chosen images in the test split.
         population: (N) ascending positions of all images of the pilot.
         strata: (N) strata of these images.
-
-    Raises:
-        ConfigError: the lists contradict each other, or a stratum has too few chosen images to estimate a variance.
     """
 
     dataset: str
@@ -45,17 +42,6 @@ class ChosenImages:
     images: tuple[int, ...]
     population: tuple[int, ...]
     strata: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        are_ascending = all(list(rows) == sorted({*rows}) for rows in (self.images, self.population))
-        are_numbered = {*self.strata} == {*range(max(self.strata, default=0) + 1)}
-        is_subset = bool(self.images) and {*self.images} <= {*self.population}
-        is_consistent = are_ascending and are_numbered and is_subset and len(self.strata) == len(self.population)
-        if not is_consistent or np.any(self.sample.sizes < np.minimum(MIN_PER_STRATUM, self.sample.counts)):
-            raise ConfigError(
-                "Reading chosen images failed: expected ascending images of the population, and strata with "
-                f"{MIN_PER_STRATUM} chosen images or more, got lists that contradict this. Choose the images again."
-            )
 
     @property
     def sample(self) -> ImageSample:
@@ -70,7 +56,7 @@ class ChosenImages:
         """Read a file of `save`, or raise a ConfigError."""
         try:
             return TypeAdapter(cls).validate_json(Path(path).read_bytes())
-        except (OSError, ValidationError, ConfigError) as error:
+        except (OSError, ValidationError) as error:
             raise ConfigError(
                 f"Reading chosen images failed for {path}: expected a file of ChosenImages.save, got another content "
                 f"or none ({type(error).__name__}). Choose the images again."

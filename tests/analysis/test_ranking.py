@@ -29,7 +29,6 @@ def results(dataset):
 def test_default_names_use_the_nearest_epsilon(results):
     attacks = ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
     assert default_names(results) == ["clean", *(f"{key}:1/255" for key in attacks), "corruption"]
-    assert nearest_strength("pgd", [0.5, 1.5, 8.0], 7) == 8.0
     assert nearest_strength("pgd", [0.5, 1.5]) == 0.5
     assert nearest_strength("fog", [1.0, 2.0, 5.0]) == 2.0
 

@@ -66,7 +66,7 @@ def test_latex_of_an_evaluation_has_a_row_per_key_and_strength():
 def test_latex_of_a_comparison_has_best_and_tied_networks_in_bold():
     pairs = [("a_1", "b", 0.8, 0.7, 0.001), ("a_1", "c%", 0.8, 0.79, 0.5), ("b", "c%", 0.7, 0.79, 0.001)]
     fields = ("first", "second", "first_accuracy", "second_accuracy", "adjusted_p_value")
-    table = pd.DataFrame(pairs, columns=fields).assign(key="fgsm", strength=1.0, n_images=100)
+    table = pd.DataFrame(pairs, columns=fields).assign(key="fgsm", strength=1.0, unit="/255", n_images=100)
     latex = Comparison(table).latex()
     assert r"Key & Strength & a\_1 & b & c\% \\" in latex
     assert r"FGSM & $\varepsilon$ = 1/255 & \textbf{80.0} & 70.0 & \textbf{79.0} \\" in latex

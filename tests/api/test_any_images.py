@@ -68,15 +68,6 @@ def test_attack_does_not_round_float_images():
     assert np.abs(attacked - float_images).max() == pytest.approx(2 / 255, rel=1e-4)
 
 
-def test_evaluate_treats_8_bit_floats_like_uint8():
-    tables = [
-        evaluate(TinyNetwork(), images, LABELS, KEYS, progress=False) for images in (PIXELS, PIXELS / np.float32(255))
-    ]
-    assert tables[0].table.drop(columns="seconds").equals(tables[1].table.drop(columns="seconds"))
-    assert tables[0].protocols == tables[1].protocols
-    assert "pixels" not in tables[0].protocols["pgd"]
-
-
 # --- image sets
 
 

@@ -107,7 +107,7 @@ def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
     assert "fmn; 20 images; bands: 95% intervals" in svg
     assert table.save(tmp_path / "again.svg").read_text() == svg
     assert table.save(tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
-    assert table.save(tmp_path / "curves.png", width="page", largest=4.0).read_bytes().startswith(b"\x89PNG")
+    assert table.save(tmp_path / "curves.png", width="page").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match=r"the file name must end in \.png, \.svg, \.pdf"):
         table.save(tmp_path / "curves.jpg")
 

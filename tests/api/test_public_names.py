@@ -1,9 +1,15 @@
-"""Public names of the package."""
+"""Public names of the package, and the Python examples in the pages on single networks."""
 
 import subprocess
 import sys
+from typing import Any
+
+import pytest
 
 import robust201
+from robust201 import api
+from robust201.tasks import PRESETS
+from tests.project.test_documents import examples
 
 
 def test_dir_lists_only_public_names():
@@ -22,3 +28,18 @@ print(sum(name.partition(".")[0] == "robust201" for name in sys.modules))
 """
     command = [sys.executable, "-W", "ignore", "-c", program]
     assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) <= 60
+
+
+@pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # caused by few steps
+def test_api_page_examples_run(monkeypatch, capsys, tmp_path):
+    quick_keys = PRESETS["quick"]
+    monkeypatch.setitem(quick_keys, "aa_standard", quick_keys["aa_standard"] | {"steps": 3, "queries": 10})
+    monkeypatch.setattr(api, "QUICK_IMAGES", 20)
+    monkeypatch.chdir(tmp_path)
+    for page in ("docs/api.md", "docs/compare.md"):
+        namespace: dict[str, Any] = {}
+        for block in examples(page, "python"):
+            exec(compile(block.replace('"fmn", count=20', '"fmn", count=5'), page, "exec"), namespace)
+    captured = capsys.readouterr()
+    assert "withstand fgsm, pgd, aa_standard at epsilon 8/255 (Linf)" in captured.out
+    assert "is significantly more accurate" in captured.out or "do not differ significantly" in captured.out

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import robust201
-from robust201.analysis.evaluation import KeyResults
 from robust201.comparing import find_names
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustError, RobustWarning
 from robust201.core.files import sole_writer
@@ -186,7 +185,7 @@ def test_protocols_identify_versions_corruptions_device_and_neighbours(tmp_path,
     protocols = evaluate(TinyNetwork(), keys, save=tmp_path / "saved").protocols
     assert (protocols["fog"]["version"], protocols["fog"]["device"]) == (1, "cpu")
     assert protocols["fog"]["corruption"]["libraries"].keys() >= {"numpy", "scipy"}
-    assert len(protocols["mine"]["neighbours"]["helper"]) == 64
+    assert len(protocols["mine"]["neighbours"]["helper"]) == len(protocols["mine"]["file_sha256"]) == 64
     helper.write_text("def noise(images):\n    return 1 - images\n")
     with pytest.raises(ConfigError, match=r"got other parameters of mine \(neighbours\)"):
         evaluate(TinyNetwork(), keys, save=tmp_path / "saved")
@@ -241,13 +240,6 @@ def test_saved_evaluations_reject_what_they_would_ignore(tmp_path):
     saved["a"].save(tmp_path)
     with pytest.raises(ConfigError, match="TinyNetwork: it is listed more than once"):
         robust201.compare([f"TinyNetwork={tmp_path}", TinyNetwork(seed=1)], IMAGES.images, IMAGES.labels)
-
-
-def test_columns_with_lists_are_printed_as_numbers():
-    row = {"key": "mine", "strength": 0.0, "n_images": 2, "seconds": 0.0, "values": [0.5, 1.5], "mean": 1.0}
-    results = {"mine": KeyResults((row,), {}, {})}
-    text = str(robust201.Evaluation("Net", "", "", (), np.arange(2), results))
-    assert "values 2 numbers" in text
 
 
 def test_writers_of_a_folder_wait_for_each_other(tmp_path):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from pyautoattack import fab_projections
-from torch import nn
 
 from robust201.attacks import hyperplanes
 from robust201.attacks.context import to_float
@@ -63,11 +62,7 @@ def test_parity_on_tiny_network(key):
 
 @every_attack
 def test_parity_with_a_hundred_classes(key):
-    network = TinyNetwork()
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        network.classifier = nn.Linear(24, 100)
-    classifier = Classifier(network, NORMALISATION, 100)
+    classifier = Classifier(TinyNetwork(n_classes=100), NORMALISATION, 100)
     assert_parity(key, classifier, tiny_images(classifier=classifier), short_parameters(key))
 
 
@@ -98,68 +93,42 @@ def test_parity_with_one_image(key):
     assert_parity(key, tiny_classifier(), tiny_images(1), short_parameters(key))
 
 
-@pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
-@pytest.mark.parametrize("restarts", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_parity_with_restarts(key, restarts):
-    parameters = parameters_of(key, restarts=restarts, **({"queries": 40} if key == "aa_square" else {"steps": 12}))
-    assert_parity(key, tiny_classifier(), tiny_images(), parameters)
+# With 12 steps, APGD halves its step size. After 3 steps, an image that was fooled is classified correctly again; the
+# attack returns its last misclassified iterate.
+CHANGES = [
+    *(("pgd", {"steps": 10, "random_start": is_random, "target": "none"}) for is_random in (True, False)),
+    *(("pgd", {"steps": 10, "random_start": is_random, "target": "least_likely"}) for is_random in (True, False)),
+    *(("aa_apgd-ce", {"steps": steps}) for steps in (1, 2, 3, 33)),
+    ("aa_apgd-ce", {"steps": 12, "restarts": 3}),
+    ("aa_square", {"queries": 40, "restarts": 3}),
+    ("aa_square", {"queries": 60, "p_init": 0.05}),
+    ("aa_square", {"queries": 60, "p_init": 1.0}),
+]
 
 
-# After 3 steps, a fooled image is classified correctly again; the attack returns its last misclassified iterate.
-@pytest.mark.parametrize("steps", [1, 2, 3, 33])
-def test_parity_of_apgd_with_few_iterations(steps):
-    assert_parity("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
+@pytest.mark.parametrize(("key", "changes"), CHANGES, ids=str)
+def test_parity_with_other_parameters(key, changes):
+    assert_parity(key, tiny_classifier(), tiny_images(), parameters_of(key, **changes))
 
 
-# A test with 2 restarts also tests the first one, so the cases with a single restart run only among the slow tests.
-one_or_two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
-
-APGD_VARIANTS = {
-    "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0)},
-    "aa_apgd-t": {"epsilons": ("0.5/255", "8/255")},
-    "aa_apgd-t_l2": {"epsilons": (0.05, 0.5)},
-    "aa_apgd-t_l1": {"epsilons": (0.2, 4.0)},
+VARIANTS = {
+    "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0), "steps": 12, "restarts": 2},
+    "aa_apgd-t": {"epsilons": ("0.5/255", "8/255"), "steps": 12, "restarts": 2},
+    "aa_apgd-t_l2": {"epsilons": (0.05, 0.5), "steps": 12, "restarts": 2},
+    "aa_apgd-t_l1": {"epsilons": (0.2, 4.0), "steps": 12, "restarts": 2},
+    "aa_square_l2": {"epsilons": (0.05, 0.5, 1.5), "queries": 30, "restarts": 2},
+    "aa_square_l1": {"epsilons": (0.5, 4.0, 12.0), "queries": 30, "restarts": 2},
+    "aa_fab-t": {"epsilons": ("1/255", "8/255"), "steps": 6, "targets": 9},
+    "aa_fab-t_l2": {"epsilons": (0.05, 0.5), "steps": 6, "targets": 9},
+    "aa_fab-t_l1": {"epsilons": (0.2, 4.0), "steps": 6, "targets": 9},
 }
 
 
-@pytest.mark.parametrize("key", list(APGD_VARIANTS))
-@one_or_two_restarts
-def test_parity_of_apgd_variants(key, restarts):
-    parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
+@pytest.mark.parametrize("key", VARIANTS)
+def test_parity_of_variants(key):
+    parameters = TASKS[key].parameters(**VARIANTS[key])
     differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
-
-
-@pytest.mark.parametrize(("key", "epsilons"), [("aa_square_l2", (0.05, 0.5, 1.5)), ("aa_square_l1", (0.5, 4.0, 12.0))])
-@one_or_two_restarts
-def test_parity_of_square_in_other_norms(key, epsilons, restarts):
-    parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
-    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
-    assert differences[0].n_changed < differences[-1].n_changed
-
-
-FAB_VARIANTS = {
-    "": {"epsilons": ("1/255", "8/255")},
-    "_l2": {"epsilons": (0.05, 0.5)},
-    "_l1": {"epsilons": (0.2, 4.0)},
-}
-
-
-@pytest.mark.parametrize("norm_suffix", list(FAB_VARIANTS))
-@pytest.mark.slow_combinations
-def test_parity_of_fab_variants(norm_suffix):
-    key = f"aa_fab-t{norm_suffix}"
-    parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, targets=9)
-    differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
-    assert differences[0].n_changed < differences[-1].n_changed
-
-
-@pytest.mark.parametrize("random_start", [True, False])
-@pytest.mark.parametrize("target", ["none", "least_likely"])
-@pytest.mark.slow_combinations
-def test_parity_of_pgd_variants(random_start, target):
-    parameters = parameters_of("pgd", random_start=random_start, target=target, steps=10)
-    assert_parity("pgd", tiny_classifier(), tiny_images(), parameters)
 
 
 @pytest.mark.parametrize(
@@ -201,11 +170,6 @@ def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start
         expected = library_images("pgd_l2", classifier, to_float(images), labels, epsilon, SEED, parameters)
         assert (result - expected).flatten(1).norm(dim=1).max() < 1e-3 * epsilon
         torch.testing.assert_close(compiled.logits(result), classifier.logits(expected), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("p_init", [0.05, 1.0])
-def test_parity_of_square_with_other_initial_window_sizes(p_init):
-    assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

@@ -169,14 +169,6 @@ def test_stored_distances_match_images_and_merge_exactly(key):
         assert int(misclassified.sum()) > 0
 
 
-def test_cautions_warn_about_few_steps():
-    for task in FUSED_TASKS:
-        assert task.parameters().cautions == ()
-        (caution, *_) = task.parameters(steps=10).cautions
-        assert caution.field == "steps"
-        assert "10 steps are few" in caution.problem
-
-
 def test_perturbation_of_exact_radius_is_in_ball():
     epsilons = range(1, 256)
     clean = torch.zeros(255, 3, 2, 2)

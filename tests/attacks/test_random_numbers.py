@@ -15,21 +15,6 @@ SHAPE = (3, SIZE, SIZE)
 # --- random numbers ------------------------------------------------------------------------------------------------
 
 
-def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
-    dataset_indices = np.array([3, 700, 64, 3])
-    uniforms = RandomNumbers(0, "pgd").uniforms(0, dataset_indices, SHAPE)
-    stripes = RandomNumbers(0, "aa_square").stripes(0, dataset_indices, SHAPE)
-    assert torch.equal(uniforms[0], uniforms[3])
-    assert torch.equal(uniforms[1:2], RandomNumbers(0, "pgd").uniforms(0, dataset_indices[1:2], SHAPE))
-    assert torch.equal(stripes[2:3], RandomNumbers(0, "aa_square").stripes(0, dataset_indices[2:3], SHAPE))
-    other_arguments = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
-    for seed, key, restart in other_arguments:
-        other_numbers = RandomNumbers(seed, key)
-        assert not torch.equal(other_numbers.uniforms(restart, dataset_indices, SHAPE), uniforms)
-    assert not torch.equal(RandomNumbers(0, "aa_square").stripes(1, dataset_indices, SHAPE), stripes)
-    assert not torch.equal(uniforms[0], uniforms[1])
-
-
 def test_signs_of_window_moves_are_consecutive_bits_of_a_stream():
     dataset_indices = np.array([9999, 0, 7, 5000, 7])
     window_moves = RandomNumbers(3, "aa_square_l2").window_moves(1, 5, dataset_indices, [2, 3], SHAPE)
@@ -56,19 +41,28 @@ def test_uniforms_and_stripes_have_uniform_distributions():
     assert abs(float(stripes.mean())) < 0.1
 
 
-def test_normals_depend_on_seed_key_restart_and_image():
-    dataset_indices = np.array([3, 700, 64, 3])
-    normals = RandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 50)
-    assert torch.equal(normals[0], normals[3])
-    assert torch.equal(normals[1:2], RandomNumbers(0, "pgd_l2").normals(0, dataset_indices[1:2], 50))
-    assert torch.equal(normals[:, :20], RandomNumbers(0, "pgd_l2").normals(0, dataset_indices, 20))
+DRAWS = {
+    "uniforms": lambda numbers, restart, images: numbers.uniforms(restart, images, SHAPE),
+    "stripes": lambda numbers, restart, images: numbers.stripes(restart, images, SHAPE),
+    "normals": lambda numbers, restart, images: numbers.normals(restart, images, 50),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_random_numbers_depend_on_seed_key_restart_and_image(draw):
+    images = np.array([3, 700, 64, 3])
+    drawn = draw(RandomNumbers(0, "pgd_l2"), 0, images)
+    assert torch.equal(drawn[0], drawn[3])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[1:2], draw(RandomNumbers(0, "pgd_l2"), 0, images[1:2]))
     for seed, key, restart in ((1, "pgd_l2", 0), (0, "jacobian", 0), (0, "pgd_l2", 1)):
-        assert not torch.equal(RandomNumbers(seed, key).normals(restart, dataset_indices, 50), normals)
-    assert RandomNumbers(0, "pgd_l2").normals(0, dataset_indices[:0], 50).shape == (0, 50)
+        assert not torch.equal(draw(RandomNumbers(seed, key), restart, images), drawn)
 
 
 def test_normals_have_normal_distribution():
     normals = RandomNumbers(0, "pgd_l2").normals(0, np.arange(100), 2000)
+    assert torch.equal(normals[:, :20], RandomNumbers(0, "pgd_l2").normals(0, np.arange(100), 20))
+    assert RandomNumbers(0, "pgd_l2").normals(0, np.arange(0), 50).shape == (0, 50)
     assert normals.dtype == torch.float32
     assert normals.isfinite().all()
     assert kstest(normals.flatten().double().numpy(), "norm").pvalue > 0.01

@@ -51,23 +51,16 @@ def test_compare_prints_and_writes_differences(folder, robust201):
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, *options, "--out", folder / "table.csv")
     assert result.code == 0, result.err
-    notice, comparison, *_ = result.out.splitlines()
-    assert notice.startswith(f"{networks[1]} classifies 0 of 40 images correctly")
-    assert comparison.startswith(f"{networks[0]} is significantly more accurate in ")
+    notice = f"{networks[1]} classifies 0 of 40 images correctly"
+    assert result.err.count(notice) == 1
+    assert notice not in result.out
+    assert result.out.startswith(f"{networks[0]} is significantly more accurate in ")
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["key"], float(row["strength"])) for row in rows] == [("clean", 0.0), ("fgsm", 1.0), ("fgsm", 8.0)]
     payload = json.loads(robust201("compare", *networks, *options, "--json").out)
     assert [row["difference"] for row in payload["comparisons"]] == [float(row["difference"]) for row in rows]
-    assert len(payload["summary"]) == 2
-
-
-def test_networks_have_their_own_names_and_weights(folder, robust201):
-    options = ("--data", folder / "test.npz", "--keys", "clean", "--json")
-    networks = (f"{name}={folder}/net.py:build,weights={folder}/{name}.pth" for name in ("a", "b"))
-    (row,) = json.loads(robust201("compare", *networks, *options).out)["comparisons"]
-    assert (row["first"], row["second"]) == ("a", "b")
-    assert row["first_accuracy"] > row["second_accuracy"]
+    assert payload["summary"][0].startswith(notice)
 
 
 def test_networks_that_cannot_be_compared_are_one_line_errors(folder, robust201):
@@ -113,16 +106,6 @@ def test_saved_evaluations_are_compared_and_continued(folder, robust201):
     assert [row["network"] for row in curves] == ["a", "b"]
     other_network = robust201("evaluate", networks["b"], *data, "--save", folder / "a")
     assert "got other network" in other_network.error_line(2)
-
-
-def test_evaluate_and_compare_write_latex(folder, robust201):
-    networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
-    options = ("--data", folder / "test.npz", "--images", "20", "--keys", "clean,fgsm")
-    for arguments in (("evaluate", networks[0]), ("compare", *networks)):
-        path = folder / f"{arguments[0]}.tex"
-        assert robust201(*arguments, *options, "--out", path).code == 0
-        assert path.read_text().startswith("\\begin{table}")
-        assert path.read_text().count("FGSM") == 11  # one row per default epsilon
 
 
 def test_interrupted_evaluation_is_resumed(folder, robust201):

@@ -1,6 +1,5 @@
 """The allow-list unpickler reads the supported files and never executes code of a file."""
 
-import bz2
 import io
 import pickle
 from collections import OrderedDict
@@ -129,17 +128,3 @@ def test_load_pickle_rejects_dotted_and_builtin_names(qualified_name):
     raw = b"\x80\x04\x8c" + bytes([len(module)]) + module.encode() + b"\x8c" + bytes([len(attribute)])
     with pytest.raises(CheckpointError, match="whose code would be executed"):
         unpickle(raw + attribute.encode() + b"\x93.")
-
-
-@pytest.mark.shared
-def test_load_pickle_reads_official_files(shared_data):
-    folder = shared_data / "nats-official"
-    if not folder.is_dir():
-        pytest.skip(f"no nats-official in {shared_data}")
-    for index in (0, 11, 284):
-        with bz2.open(folder / f"{index:06d}.pickle.pbz2") as stream:
-            record = load_pickle(stream, name=str(index))
-        assert record["200"]["arch_index"] == index
-        assert record["200"]["all_results"]["cifar10", 777]["net_state_dict"] is None
-    with bz2.open(folder / "meta.pickle.pbz2") as stream:
-        assert len(load_pickle(stream, name="meta")["meta_archs"]) == 15_625

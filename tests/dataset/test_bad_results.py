@@ -1,4 +1,4 @@
-"""Commands on results folders that are damaged, in use, on a full disk or of another version; invalid output paths."""
+"""Commands on results folders that are damaged, in use, on a full disk or of another version."""
 
 import errno
 import json
@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import read_tree
-from tests.support.small_results import write_results
 
 
 def shard_paths(results: Path) -> list[Path]:
     return sorted((results / "shards").rglob("*.parquet"))
-
-
-# The results folder
 
 
 def test_commands_reject_results_of_unknown_format_version(robust201, write_sweep, finished_results, tmp_path):
@@ -48,9 +44,6 @@ def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, t
     assert read_tree(tmp_path) == tree_before
 
 
-# Full disk
-
-
 def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, finished_results, tmp_path, monkeypatch):
     original_fsync, results, synced_descriptors = os.fsync, tmp_path / "fresh", []
 
@@ -74,24 +67,3 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
     for folder in (results, finished_results):
         assert robust201("export", folder, "--out", tmp_path / f"{folder.name}-json").code == 0
     assert read_tree(tmp_path / "fresh-json") == read_tree(tmp_path / "results-json")
-
-
-# Invalid output paths are rejected before anything is computed or written
-
-ACCURACIES = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
-
-
-@pytest.mark.parametrize("command", [("report",), ("plot", "attacks"), ("plot", "all")])
-@pytest.mark.parametrize("out_name", ["taken.svg", "file/below.svg", ""])
-def test_report_and_plot_reject_invalid_output_paths(tmp_path, monkeypatch, robust201, command, out_name):
-    write_results(tmp_path / "dataset", ACCURACIES)
-    monkeypatch.chdir(tmp_path)
-    if command == ("plot", "all"):
-        (tmp_path / "taken.svg").write_text("mine")  # a file in place of the output folder
-        out_name = out_name or "file"
-    else:
-        (tmp_path / "taken.svg").mkdir()
-    (tmp_path / "file").write_text("mine")
-    tree_before = read_tree(tmp_path)
-    assert " failed for " in robust201(*command, "dataset", "--out", out_name).error_line(2)
-    assert read_tree(tmp_path) == tree_before

@@ -1,21 +1,20 @@
-"""Exports: the published layout, reproducible bytes, and no partial files."""
+"""Exports: the published layout, recorded and reproducible bytes, and no partial files."""
 
 import errno
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, IncompleteError, StorageFullError
+from robust201.core.files import sha256_of
 from robust201.tasks import PAPER_KEYS, TASKS
-from tests.conftest import read_tree
+from tests.conftest import REPOSITORY, read_tree
+from tests.golden.compare_demo import read_hashes
 from tests.support.fabricated import (
     ChangedStore,
     FabricatedPlan,
@@ -76,33 +75,17 @@ def test_export_writes_stored_doubles_and_integer_counts(tmp_path):
                     )
 
 
-def make_constant_store(accuracy=0.5):
-    """Return a store with one accuracy for all evaluations, and the confidences of a network that predicts class 0."""
+def test_export_writes_null_for_means_over_zero_images(tmp_path):
     constant_values = {
-        "accuracy": np.array(accuracy),
         "confidence_argmax": np.array([[1.0, 0.0, 0.0], [np.nan] * 3, [np.nan] * 3]),
         "confidence_prediction": np.array([0.5, np.nan]),
     }
-    return ChangedStore(change=lambda *_arguments: constant_values)
-
-
-def test_export_writes_null_for_means_over_zero_images(tmp_path):
-    export(tmp_path, make_plan([10], ["pgd"]), make_constant_store())
+    export(tmp_path, make_plan([10], ["pgd"]), ChangedStore(change=lambda *_arguments: constant_values))
     content = (tmp_path / "cifar10/pgd_confidence.json").read_text()
     assert "NaN" not in content
     confidences = json.loads(content)["cifar10"]["pgd"]["confidence"]["10"][0]
     assert confidences["argmax"] == [[1.0, 0.0, 0.0], [None] * 3, [None] * 3]
     assert confidences["prediction"] == [0.5, None]
-
-
-@settings(max_examples=15)
-@given(accuracy=st.floats(0, 1))
-def test_export_round_trips_doubles_and_rounds_on_request(tmp_path_factory, accuracy):
-    folder = tmp_path_factory.mktemp("doubles")
-    plan = make_plan([10], ["clean"], measurements=("accuracy",))
-    for out, round_to, expected in ((folder / "full", None, accuracy), (folder / "rounded", 3, round(accuracy, 3))):
-        export(out, plan, make_constant_store(accuracy), round_to=round_to)
-        assert load_json(out, "cifar10/clean_accuracy.json")["cifar10"]["clean"]["accuracy"]["10"] == expected
 
 
 def test_rounding_applies_to_means_but_not_counts_and_nulls(tmp_path):
@@ -131,9 +114,12 @@ def test_export_of_equal_results_has_equal_bytes(tmp_path):
         export(tmp_path / out, plan)
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
     # The files have the same bytes as json.dumps of their content, like the published files.
-    for name, content in read_tree(tmp_path / "one").items():
+    tree = read_tree(tmp_path / "one")
+    for name, content in tree.items():
         if name.startswith("cifar"):
             assert json.dumps(json.loads(content)).encode() == content
+    listing = tree.pop("SHA256SUMS").decode()
+    assert listing == "".join(f"{hashlib.sha256(tree[name]).hexdigest()}  {name}\n" for name in sorted(tree))
 
 
 def test_key_styles_differ_only_in_file_names_and_keys(tmp_path):
@@ -161,49 +147,17 @@ def test_meta_json_of_paper_sweep_equals_published_file(tmp_path):
     assert hashlib.sha256((tmp_path / "meta.json").read_bytes()).hexdigest() == PUBLISHED_META_SHA256
 
 
-def test_sweep_json_records_protocols_and_strengths(tmp_path):
-    export(tmp_path, make_plan(ARCHITECTURES), key_style="published", round_to=3)
-    sweep = load_json(tmp_path, "sweep.json")
-    assert sweep["sweep"]["images"] == {"count": 40, "seed": 3}
-    assert sweep["strengths"]["cifar10"] == {
-        "clean": [0.0],
-        "fgsm@Linf": [0.5, 1.0, 8.0],
-        "pgd@Linf": [0.5, 1.0, 8.0],
-        "fog": [1.0, 3.0, 5.0],
-    }
-    assert (sweep["key_style"], sweep["round_to"]) == ("published", 3)
-
-
-def test_export_contains_only_evaluations_of_plan(tmp_path):
-    export(tmp_path / "all", make_plan(ARCHITECTURES))
-    export(tmp_path / "some", make_plan([2, 309], ["pgd"], epsilons=(1.0,)))
-    all_accuracies = load_json(tmp_path / "all", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
-    accuracies = load_json(tmp_path / "some", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
-    assert accuracies == {architecture: [all_accuracies[architecture][1]] for architecture in ("2", "309")}
-    assert sorted(path.name for path in (tmp_path / "some/cifar10").iterdir()) == [
-        "pgd_accuracy.json",
-        "pgd_cm.json",
-        "pgd_confidence.json",
-    ]
-
-
 MISSING_EVALUATIONS = {(2, "pgd", 8.0), (10, "pgd", 0.5), (10, "pgd", 1.0), *((i, "fog", 3.0) for i in ARCHITECTURES)}
-
-
-def test_export_rejects_incomplete_sweep(tmp_path):
-    with pytest.raises(IncompleteError) as error_info:
-        export(tmp_path / "out", make_plan(ARCHITECTURES), FabricatedStore(missing=set(MISSING_EVALUATIONS)))
-    message = str(error_info.value)
-    assert error_info.value.exit_code == 3
-    assert "expected 40 evaluations, got 33" in message
-    assert "#2 cifar10 pgd at strength 8" in message
-    assert not (tmp_path / "out").exists()
 
 
 def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "full", plan)
-    report = export(tmp_path / "out", plan, FabricatedStore(missing=set(MISSING_EVALUATIONS)), partial=True)
+    store = FabricatedStore(missing=set(MISSING_EVALUATIONS))
+    with pytest.raises(IncompleteError, match=r"expected 40 evaluations, got 33.*#2 cifar10 pgd at strength 8"):
+        export(tmp_path / "out", plan, store)
+    assert not (tmp_path / "out").exists()
+    report = export(tmp_path / "out", plan, store, partial=True)
     assert not report.is_complete
     # Architectures that lack a strength are not exported.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}
@@ -233,13 +187,6 @@ def test_export_to_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     assert read_tree(tmp_path) == {}
 
 
-def test_listing_contains_hash_of_every_file(tmp_path):
-    export(tmp_path, make_plan(ARCHITECTURES))
-    tree = read_tree(tmp_path)
-    listing = tree.pop("SHA256SUMS").decode()
-    assert listing == "".join(f"{hashlib.sha256(tree[name]).hexdigest()}  {name}\n" for name in sorted(tree))
-
-
 def test_export_rejects_datasets_with_different_epsilons(tmp_path):
     units = (make_unit(0, "cifar10", "pgd", (1.0,)), make_unit(0, "cifar100", "pgd", (1.0, 8.0)))
     with pytest.raises(ConfigError, match="results of these datasets in separate folders"):
@@ -247,14 +194,21 @@ def test_export_rejects_datasets_with_different_epsilons(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("modules", "forbidden"),
-    [
-        ("robust201.dataset.export", {"torch", "ray", "pandas", "altair"}),
-        ("robust201.dataset.reader", {"torch", "ray", "altair"}),
-    ],
-)
-def test_export_and_reader_do_not_import_heavy_libraries(modules, forbidden):
-    code = f"import sys, {modules}\nprint(sorted(set({sorted(forbidden)}).intersection(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout.strip() == "[]"
+RECORDED_VERSION = "0.1.0"
+LISTING = REPOSITORY / "tests" / "golden" / "export.sha256"
+VERSION_DEPENDENT_FILES = {"README.md", "SHA256SUMS", "versions.json"}
+"""Files that contain installed versions, or hashes of such files; they are not listed."""
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"formats": ("json", "parquet")},
+    "round": {"key_style": "published", "round_to": 3},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_exports_have_recorded_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("robust201.dataset.side_files.__version__", RECORDED_VERSION)
+    export(tmp_path, make_plan((0, 2, 10, 309), datasets=("cifar10", "cifar100")), **OPTIONS[name])
+    paths = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in VERSION_DEPENDENT_FILES]
+    hashes = {f"{name}/{path.relative_to(tmp_path).as_posix()}": sha256_of(path) for path in paths}
+    assert hashes == {file: digest for file, digest in read_hashes(LISTING).items() if file.startswith(f"{name}/")}

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import psutil
@@ -17,7 +18,7 @@ from hypothesis.extra import numpy as npst
 from robust201.core.errors import StorageError
 from robust201.dataset.number_text import array_text, array_texts, round_array
 from tests.conftest import REPOSITORY, read_tree
-from tests.support.fabricated import BrokenStore, export, make_plan
+from tests.support.fabricated import BrokenStore, SlowStore, export, make_plan
 
 FLOAT32_NUMBERS = st.floats(width=32, allow_infinity=False)
 
@@ -76,13 +77,29 @@ def test_round_array_equals_python_round(numbers, decimals):
     assert round_array(np.array(numbers, dtype=np.float64), decimals).tolist() == expected
 
 
-def test_export_keeps_earlier_export_if_process_fails(tmp_path):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_failed_export_keeps_earlier_export(tmp_path, processes):
     plan = make_plan((0, 2, 10))
     export(tmp_path / "out", plan, round_to=3)
     tree_before = read_tree(tmp_path / "out")
     with pytest.raises(StorageError, match="damaged"):
-        export(tmp_path / "out", plan, BrokenStore(), processes=2)
+        export(tmp_path / "out", plan, BrokenStore(), processes=processes)
     assert read_tree(tmp_path / "out") == tree_before
+
+
+def test_interrupt_waits_until_all_processes_have_work_and_then_ends_them(tmp_path, monkeypatch):
+    submitted, submit = [], ProcessPoolExecutor.submit
+
+    def interrupt_and_submit(pool, write, key):
+        submitted.append(key.form.key)
+        signal.raise_signal(signal.SIGINT)
+        return submit(pool, write, key)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupt_and_submit)
+    with pytest.raises(KeyboardInterrupt):
+        export(tmp_path, make_plan((0, 2), ["clean", "fgsm", "pgd"]), SlowStore(), processes=2)
+    assert sorted(submitted) == ["clean", "fgsm", "pgd"]
+    assert read_tree(tmp_path) == {}
 
 
 SCRIPT = """

@@ -15,7 +15,7 @@ import pytest
 from robust201.core.errors import InputError, StorageError
 from robust201.core.files import LOCK_FILE, sha256_of, sole_writer
 from tests.conftest import read_tree
-from tests.support.fabricated import BrokenStore, FabricatedPlan, export, make_plan
+from tests.support.fabricated import FabricatedPlan, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309)
 PLAN = make_plan([0, 2], ["clean", "fog"])
@@ -113,16 +113,6 @@ def test_export_that_cannot_be_moved_keeps_earlier_export(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("name", [".git/config", "notes.txt"])
-def test_folder_with_own_files_is_not_replaced(tmp_path: Path, name: str) -> None:
-    own_file = tmp_path / "out" / name
-    own_file.parent.mkdir(parents=True)
-    own_file.write_text("mine")
-    with pytest.raises(InputError, match="files that no export wrote"):
-        export(tmp_path / "out", PLAN)
-    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [own_file]
-
-
 @pytest.mark.parametrize("is_link", [False, True])
 def test_folder_with_only_own_folders_is_not_replaced(tmp_path: Path, is_link: bool) -> None:
     own_folder = tmp_path / "out" / "mine"
@@ -147,14 +137,6 @@ def test_only_copy_of_an_export_is_never_deleted(tmp_path: Path) -> None:
         export(out, PLAN)
     assert read_tree(earlier) == tree
     assert read_tree(out) == {"notes.txt": b"mine"}
-
-
-def test_failed_export_keeps_earlier_export(tmp_path: Path) -> None:
-    export(tmp_path, make_plan(ARCHITECTURES, ["snow"]))
-    tree_before = read_tree(tmp_path)
-    with pytest.raises(StorageError):
-        export(tmp_path, make_plan(ARCHITECTURES), BrokenStore())
-    assert read_tree(tmp_path) == tree_before
 
 
 class KilledError(BaseException):

@@ -13,25 +13,11 @@ import yaml
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, Weights
 from robust201.dataset.diff import compare_results
-from robust201.sweep.loading import parse_config
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import Parameters
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_unit, make_values
-from tests.support.runs import run_inline
 
-MODELS_CODE = """
-from torch import nn
-
-def build(architecture, n_classes):
-    width = {"narrow": 2, "wide": 4}[architecture]
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * width, n_classes))
-    return nn.Sequential(nn.Conv2d(3, width, 3, stride=2), nn.ReLU(), head)
-"""
-ATTACK_CODE = """
-def perturb(model, images, labels, strength):
-    return (images + strength / 255).clamp(0, 1)
-"""
 RANDOM_WEIGHTS = {f"random-s{seed}": Weights("c" * 64, seed=seed, is_random=True) for seed in (0, 1)}
 
 
@@ -152,69 +138,3 @@ def test_export_rejects_two_files_with_same_name(tmp_path):
     with pytest.raises(ConfigError, match=r"two keys would both be named cifar10/a_b_c\.json"):
         export(tmp_path / "out", FabricatedPlan(tuple(units), tasks=tasks))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture(scope="module")
-def custom_fields(tmp_path_factory):
-    """Return the fields of a sweep with two randomly initialised custom networks, a custom attack and a measure."""
-    folder = tmp_path_factory.mktemp("own")
-    (folder / "models.py").write_text(MODELS_CODE)
-    (folder / "attack.py").write_text(ATTACK_CODE)
-    return {
-        "name": "wide",
-        "results": str(folder / "results"),
-        "space": {"file": str(folder / "models.py"), "function": "build"},
-        "architectures": ["narrow", "wide"],
-        "weights": {"random": {"seeds": [0, 1]}},
-        "datasets": {"digits": None},
-        "images": {"count": 10},
-        "keys": {
-            "clean": None,
-            "pgd_l2": {"steps": 2},
-            "jacobian": {"images": 8},
-            "mine": {"file": str(folder / "attack.py"), "norm": "Linf", "strengths": [1, 8]},
-        },
-        "execution": {"executor": "inline", "threads": 1},
-    }
-
-
-@pytest.fixture(scope="module")
-def custom_results(custom_fields):
-    """Run the sweep in `custom_fields`, and return its results folder."""
-    assert run_inline(parse_config(custom_fields, "test")).is_complete
-    return Path(custom_fields["results"])
-
-
-def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_results, tmp_path, robust201):
-    def run_command(*arguments: object, code: int = 0) -> Any:
-        command_result = robust201(*arguments)
-        assert command_result.code == code, command_result.err
-        return command_result
-
-    export_result = run_command("export", custom_results, "--out", tmp_path / "none", code=2)
-    assert "random-s0, random-s1" in export_result.err
-    other_weights = ("--weights-name", "random-s10")
-    export_result = run_command("export", custom_results, "--out", tmp_path / "none", *other_weights, code=2)
-    assert "'random-s1'?" in export_result.err
-    single_weights, all_weights = tmp_path / "one", tmp_path / "everything"
-    run_command("export", custom_results, "--out", single_weights, "--weights-name", "random-s0")
-    run_command("export", custom_results, "--out", all_weights, "--no-json", "--parquet")
-    for out in (single_weights, all_weights):
-        verdict = json.loads(run_command("verify", custom_results, "--export", out, "--json").out)
-        assert verdict["sound"], verdict["export"]
-    table = pq.read_table(all_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
-    assert table["weights"].to_pylist() == ["random-s0", "random-s1"] * 2
-    content = load_json(single_weights, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
-    assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
-
-    for out in (single_weights, all_weights):
-        comparison = json.loads(run_command("verify", custom_results, "--against", out, "--json").out)
-        assert comparison["max_difference"] == 0
-        assert {key_comparison["key"] for key_comparison in comparison["comparisons"]} >= {
-            "clean",
-            "pgd_l2",
-            "mine",
-            "jacobian squared_norm",
-        }
-
-    assert "valid" in run_command("verify", single_weights).out

@@ -1,4 +1,4 @@
-"""Exports of results folders: missing and damaged files, outcomes, recorded accuracies, and the measured ones."""
+"""Exports of results folders: merged rows, missing and damaged files, outcomes, recorded and measured accuracies."""
 
 import json
 import shutil
@@ -7,14 +7,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from robust201.core.errors import DatasetError, ShardDamagedError
+from robust201.core.errors import DatasetError, IncompleteError, ShardDamagedError
 from robust201.dataset.export import evaluated_images, export_dataset
-from robust201.dataset.recorded_accuracies import check_clean_accuracy
 from robust201.dataset.shard_rows import KeyRows
+from robust201.dataset.verify_results import check_clean_accuracy
+from robust201.store.names import shard_name
 from robust201.sweep.filters import Filters
 from robust201.sweep.plan import make_plan, open_results
 from tests.conftest import read_tree
-from tests.support.runs import run_inline
+from tests.support.runs import run_inline, store_variant
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}
 
@@ -69,7 +70,7 @@ def test_outcomes_come_from_predictions_and_labels(make_sweep, tmp_path):
         evaluated_images(plan, "digits")
 
 
-def test_recorded_accuracies_are_exported_and_compared(make_sweep, tmp_path):
+def test_clean_accuracies_are_compared_with_recorded_ones(make_sweep):
     config = make_sweep(keys={"clean": {}})
     run_inline(config)
     plan, folder = open_results(config.results)
@@ -82,9 +83,6 @@ def test_recorded_accuracies_are_exported_and_compared(make_sweep, tmp_path):
     assert (check.n_checked, check.unexpected) == (2, ())
     plan.facts.recorded_accuracies.update(dict.fromkeys(measured, 1.0))
     assert len(check_clean_accuracy(plan, folder).unexpected) == 2
-    export_dataset(plan, folder, tmp_path / "out")
-    recorded = json.loads((tmp_path / "out/recorded_accuracy.json").read_text())
-    assert recorded["digits"]["accuracy"] == {"0": 1.0, "21": 1.0}
 
 
 def test_results_folder_is_never_replaced(finished_results, robust201):
@@ -94,8 +92,48 @@ def test_results_folder_is_never_replaced(finished_results, robust201):
     assert read_tree(finished_results) == tree_before
 
 
-def test_networks_of_any_finished_sweep_can_be_compared(robust201, finished_results, tmp_path):
-    assert robust201("export", finished_results, "--out", tmp_path / "out", "--parquet", "--outcomes", "bits").code == 0
-    compared = robust201("compare", f"{tmp_path / 'out'}:0", f"{tmp_path / 'out'}:21", "--keys", "clean,fgsm")
-    assert compared.code == 0, compared.err
-    assert "fgsm" in compared.out
+def test_files_have_the_merged_rows(make_sweep, tmp_path):
+    execution = {"device": "cpu", "gmacs_per_second": 1e-5}
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}, execution=execution)
+    run_inline(config)
+    plan, folder = open_results(config.results)
+    export_dataset(plan, folder, tmp_path / "out")
+    paths = list((tmp_path / "out/digits").iterdir())
+    names = {f"{key}_{name}.json" for key in ("clean", "fgsm") for name in ("accuracy", "confidence", "cm")}
+    assert {path.name for path in paths} == names
+    published = {path.stem: json.loads(path.read_text())["digits"] for path in paths}
+    key_rows = KeyRows(folder, plan.keys[1], folder.list())
+    assert (plan.keys[1].n_slices > 1).all()
+    for network, (unit, rows) in enumerate(key_rows):
+        architecture = str(unit.architecture)
+        for position, strength in enumerate(unit.strengths):
+            cm = np.array(published["fgsm_cm"]["fgsm"]["cm"][architecture][position])
+            accuracy = published["fgsm_accuracy"]["fgsm"]["accuracy"][architecture][position]
+            assert np.array_equal(rows[strength]["cm"], cm)
+            assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
+            # Without the matrices, an accuracy follows from those of the slices.
+            assert key_rows.read(network, ["accuracy"], [strength]) == {strength: {"accuracy": accuracy}}
+            assert len(rows[strength]["predictions"]) == 10
+
+
+def replace_images(folder, row, digest):
+    """Replace a shard by one with the same rows and other corrupted images."""
+    name = shard_name("digits", row)
+    store_variant(folder, name, pixels={1.0: "same", 5.0: digest})
+    (folder.storage.root / name.path).unlink()
+
+
+def test_vanished_files_and_other_corrupted_images_are_rejected(make_sweep):
+    config = make_sweep(keys={"brightness": {"severities": [1, 5]}})
+    run_inline(config)
+    plan, folder = open_results(config.results)
+    names = folder.list()["digits"]
+    rows = KeyRows(folder, plan.keys[0], folder.list())
+    for name in names:
+        replace_images(folder, name, "images")
+    with pytest.raises(IncompleteError, match=r"digits brightness.* has vanished"):
+        list(rows)
+    assert len(list(KeyRows(folder, plan.keys[0], folder.list()))) == 2
+    replace_images(folder, folder.list()["digits"][0], "other")
+    with pytest.raises(IncompleteError, match="verify"):
+        list(KeyRows(folder, plan.keys[0], folder.list()))

@@ -143,21 +143,6 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
     assert not (tmp_path / "two/parquet").exists()
 
 
-def test_exported_sweep_yaml_gives_same_configuration_and_no_json_requires_parquet(
-    tmp_path, finished_results, make_sweep, robust201
-):
-    result = robust201("export", finished_results, "--out", tmp_path / "out", "--no-json", "--parquet")
-    assert result.code == 0, result.err
-    fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
-    assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
-    exported_config = parse_config(fields, "sweep.yaml")
-    expected_config = make_sweep(keys={key: make_sweep().keys[key] for key in ("clean", "fgsm", "brightness")})
-    excluded_fields = {"execution", "results", "checkpoints", "datasets"}
-    assert exported_config.model_dump(exclude=excluded_fields) == expected_config.model_dump(exclude=excluded_fields)
-    error_line = robust201("export", finished_results, "--out", tmp_path / "none", "--no-json").error_line(2)
-    assert "--parquet" in error_line
-
-
 def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     all_changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
     for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (all_changed, False)):

@@ -42,6 +42,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return fake
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_export_uploads_listed_files_and_page(
     hub: FakeHub, finished_results: Path, tmp_path: Path, robust201: RunCommand
 ) -> None:

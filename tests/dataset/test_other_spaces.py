@@ -80,7 +80,8 @@ FIGURES_OF_ANY_SPACE = {
 FIGURES_OF_CELLS = {"top-cells", "best-cells", "neighbours"}
 
 
-def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp_path):
+def test_report_contains_all_figures_that_do_not_need_cells(tmp_path):
+    dataset = Dataset(export_zoo(tmp_path))
     (results,) = read_results(dataset)
     computed_figures = {name for name, figure in FIGURES.items() if not figure.compute(results).empty}
     assert computed_figures >= FIGURES_OF_ANY_SPACE

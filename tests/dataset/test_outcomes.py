@@ -6,16 +6,12 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from robust201.analysis.dataset_results import read_results
-from robust201.analysis.ranking import rank_networks
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from tests.support.fabricated import (
     LABELS,
     N_IMAGES,
@@ -85,14 +81,6 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
     frame = pd.read_parquet(folder / "parquet", filters=filters).sort_values("architecture")
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in frame.correct_bits])
     np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_bits)
-    polars_frame = (
-        pl.scan_parquet(folder / "parquet/**/*.parquet")
-        .filter((pl.col("key") == "pgd") & (pl.col("strength") == 8))
-        .sort("architecture")
-        .collect()
-    )
-    packed = np.stack([np.frombuffer(bits, "uint8") for bits in polars_frame["correct_bits"]])
-    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_bits)
     query = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
     counts_and_bits = duckdb.sql(
         f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {query}"
@@ -156,24 +144,3 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
             Dataset(folder, folder_with_other_images).outcomes("cifar10", key, strength)
     with pytest.raises(ResultsError, match="the images differ from those of"):
         Dataset(folder, folder_with_other_images).images("cifar10")
-
-
-def test_ranking_finds_architectures_tied_with_best(folder: Path) -> None:
-    (results,) = read_results(Dataset(folder))
-    ranked = rank_networks(results, ["clean"]).table.set_index("network")
-    assert ranked["rank"].tolist() == ranked["accuracy"].rank(ascending=False, method="min").tolist()
-    outcomes_of_cells = {cell: make_expected_outcomes(cell, "clean", 0.0) for cell in ranked.index}
-    best_cell, *other_cells = ranked.index
-    p_values = [
-        float(
-            mcnemar_p_values(
-                (outcomes_of_cells[best_cell] & ~outcomes_of_cells[cell]).sum(),
-                (~outcomes_of_cells[best_cell] & outcomes_of_cells[cell]).sum(),
-            )
-        )
-        for cell in other_cells
-    ]
-    np.testing.assert_allclose(ranked["p_value"], [1, *holm_adjust(p_values)])
-    assert ranked["tied"].tolist() == [True, *(holm_adjust(p_values) > 0.05)]
-    assert ranked["tied"].nunique() == 2
-    np.testing.assert_allclose(ranked["accuracy"], [outcomes_of_cells[cell].mean() for cell in ranked.index])

@@ -1,22 +1,25 @@
-"""The reader: compatibility with the published helper class, results of any architecture, and DataFrames."""
+"""The reader: compatibility with the published helper class, arguments, results of any architecture, DataFrames."""
 
 import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import robust201
-from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, ResultsError
+from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
 from robust201.dataset.reader import Dataset
 from robust201.dataset.side_files import spell_epsilons
 from robust201.networks.nb201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
+from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 PAPER_TASKS = [TASKS[key] for key in PAPER_KEYS]
@@ -42,30 +45,23 @@ def published_folder(tmp_path_factory) -> Path:
     """
     out = tmp_path_factory.mktemp("published-layout")
     strengths = {task.key: task.parameters().strengths for task in PAPER_TASKS}
-    (out / "meta.json").write_text(nasbench201.meta_text(spell_epsilons(strengths, TASKS, "published")))
     for dataset_name in ("cifar10", "cifar100", "ImageNet16-120"):
-        (out / dataset_name).mkdir()
         for task in PAPER_TASKS:
             if dataset_name == "ImageNet16-120" and task.kind == "corruption":
                 continue
             n_strengths = len(task.parameters().strengths)
-            for measure in ("accuracy", "confidence", "cm"):
-                matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
-                confidences = [[1 / count for count in matrix_row] for matrix_row in matrix]
-                confidence = {"label": confidences, "argmax": confidences, "prediction": [0.5, None]}
-                value = matrix if measure == "cm" else confidence
-                values = {
-                    identifier: value if task.kind == "clean" else [value] * n_strengths for identifier in ("0", "309")
-                }
-                if measure == "accuracy":
-                    values = {
-                        identifier: 0.5
-                        if task.kind == "clean"
-                        else [0.5 / (1 + position) for position in range(n_strengths)]
-                        for identifier in values
-                    }
-                content = {dataset_name: {task.published_key: {measure: values}}}
-                (out / dataset_name / f"{task.published_key}_{measure}.json").write_text(json.dumps(content))
+            matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
+            confidences = [[1 / count for count in row] for row in matrix]
+            confidence = {"label": confidences, "argmax": confidences, "prediction": [0.5, None]}
+            values_by_measure = {
+                "accuracy": [0.5 / (1 + position) for position in range(n_strengths)],
+                "confidence": [confidence] * n_strengths,
+                "cm": [matrix] * n_strengths,
+            }
+            for measure, values in values_by_measure.items():
+                by_id = dict.fromkeys(("0", "309"), values[0] if task.kind == "clean" else values)
+                write_results(out, {task.published_key: by_id}, dataset=dataset_name, measure=measure)
+    (out / "meta.json").write_text(nasbench201.meta_text(spell_epsilons(strengths, TASKS, "published")))
     return out
 
 
@@ -158,7 +154,7 @@ def test_query_rejects_or_skips_missing_files(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()
     dataset = Dataset(tmp_path)
-    with pytest.raises(FileNotFoundError, match="not computed, or their file was not downloaded"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file in .*cifar10"):
         dataset.query("cifar10", "pgd")
     with pytest.raises(FileNotFoundError):
         dataset.query("cifar10", "fgsm")
@@ -270,6 +266,19 @@ def test_one_number_is_read_without_pandas_and_arrow(published_folder):
     assert result.stdout.split(maxsplit=1) == [str(expected), "set()\n"]
 
 
+def test_draw_arch_draws_six_labelled_edges(dataset):
+    short_names = {"none": "none", "skip_connect": "skip", "avg_pool_3x3": "avg pool 3×3"}
+    short_names |= {"nor_conv_1x1": "conv 1×1", "nor_conv_3x3": "conv 3×3"}
+    edges = [short_names[operation] for operation in nasbench201.parse(dataset.id_to_string(309))]
+    for chart in (dataset.draw_arch(i=309), dataset.draw_arch(s=dataset.id_to_string(309))):
+        spec = chart.to_dict()
+        texts = {row["text"] for rows in spec["datasets"].values() for row in rows if "text" in row}
+        assert texts == {*edges, "in", "1", "2", "out"}
+        assert spec["title"] == "#309"
+    with pytest.raises(ArchitectureError, match="a cell string or an id is needed"):
+        dataset.draw_arch()
+
+
 def test_error_names_architecture_that_was_not_evaluated(dataset):
     with pytest.raises(ArchitectureError, match="#13433 was not evaluated"):
         dataset.accuracy(13433, "cifar10", "pgd")
@@ -297,3 +306,61 @@ def test_join_adds_columns_of_a_table(dataset: Dataset) -> None:
     for table in ({"index": [0], "x": [1.0]}, {"network": [0, 0], "x": [1.0, 2.0]}):
         with pytest.raises(ConfigError, match="the table must have one row per"):
             dataset.join(pd.DataFrame(table))
+
+
+@pytest.fixture(scope="module")
+def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    values = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}
+    return Dataset(write_results(tmp_path_factory.mktemp("dataset"), values))
+
+
+@pytest.mark.parametrize("strength", ["1", True, float("nan"), 2.0])
+def test_accuracy_rejects_invalid_strengths(small_dataset: Dataset, strength: Any) -> None:
+    with pytest.raises(ConfigError, match="expected one of the strengths 1, 8, got"):
+        small_dataset.accuracy(0, "cifar10", "pgd", strength)
+
+
+@pytest.mark.parametrize("strength", [8, np.int64(8), np.float32(8)])
+def test_accuracy_accepts_numpy_strengths(small_dataset: Dataset, strength: Any) -> None:
+    assert small_dataset.accuracy(0, "cifar10", "pgd", strength) == 0.4
+
+
+@pytest.mark.parametrize("architecture", [0.0, None, True, "00", -1, 15625])
+def test_methods_reject_unknown_architectures(small_dataset: Dataset, architecture: Any) -> None:
+    for look_up in (
+        lambda: small_dataset.accuracy(architecture, "cifar10", "pgd", 1.0),
+        lambda: small_dataset.get_uid(architecture),
+        lambda: small_dataset.id_to_string(architecture),
+    ):
+        with pytest.raises(ArchitectureError, match="expected"):
+            look_up()
+
+
+@pytest.mark.parametrize("architecture", [np.int64(2), np.array(2), "2", np.str_("2")])
+def test_accuracy_accepts_numpy_architectures(small_dataset: Dataset, architecture: Any) -> None:
+    assert small_dataset.accuracy(architecture, "cifar10", "pgd", 1.0) == 0.6
+    assert small_dataset.get_uid(architecture) == "2"
+
+
+@pytest.mark.parametrize("wrap", [str, lambda name: (name,), lambda name: iter([name])])
+def test_query_accepts_name_or_iterable_of_names(small_dataset: Dataset, wrap: Callable[[str], Any]) -> None:
+    expected = {"cifar10": {"pgd": {"accuracy": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}}}
+    assert small_dataset.query(wrap("cifar10"), wrap("pgd"), wrap("accuracy")) == expected
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "../cifar10", ""])
+def test_methods_reject_unknown_names(small_dataset: Dataset, name: str) -> None:
+    for call in (
+        lambda: small_dataset.query(name, "pgd", "accuracy"),
+        lambda: small_dataset.query("cifar10", name, "accuracy"),
+        lambda: small_dataset.query("cifar10", "pgd", name),
+        lambda: small_dataset.accuracy(0, name, "pgd", 1.0),
+    ):
+        with pytest.raises(InputError, match="expected"):
+            call()
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/nowhere/at/all"])
+def test_reader_rejects_invalid_folders(path: str) -> None:
+    with pytest.raises(InputError, match="failed for"):
+        Dataset(path)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import ArchitectureError, ResultsError
+from robust201.core.errors import ResultsError
 from robust201.dataset import json_rows
 from robust201.dataset.json_rows import iter_json_rows
 from robust201.dataset.reader import Dataset
-from tests.support.fabricated import export, export_copy, make_plan
+from tests.support.fabricated import export_copy, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASUREMENTS = ("accuracy", "confidence", "cm")
@@ -51,27 +51,6 @@ def test_reader_notices_replaced_file(folder):
     swap_ids_in_new_file(path)
     assert dataset.value(0, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["0"] == original[2]
     assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
-
-
-def test_all_formats_give_same_results(folder, tmp_path):
-    expected = Dataset(folder)
-    out = tmp_path / "other"
-    export(out, make_plan(ARCHITECTURES), formats=("parquet",))
-    dataset = Dataset(out)
-    assert dataset.data == ["cifar10"]
-    assert dataset.keys_all == expected.keys_all
-    assert dataset.measures == expected.measures
-    assert dataset.query() == expected.query()
-    for key in dataset.keys_all:
-        assert dataset.strengths("cifar10", key) == expected.strengths("cifar10", key)
-        for measure in MEASUREMENTS:
-            assert dataset.value(10, "cifar10", key, measure) == expected.value(10, "cifar10", key, measure)
-    assert dataset.accuracy(991, "cifar10", "pgd", 8.0) == expected.accuracy(991, "cifar10", "pgd", 8.0)
-    assert dataset.table.equals(expected.table)
-    with pytest.raises(ArchitectureError):
-        dataset.accuracy(13_433, "cifar10", "pgd")
-    with pytest.raises(ResultsError):
-        dataset.query("cifar10", "pgd", "predictions")
 
 
 @pytest.mark.parametrize(

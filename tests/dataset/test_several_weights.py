@@ -122,6 +122,7 @@ def test_report_shows_one_network_per_set_of_weights(folder, tmp_path):
     assert all(name in page for name in NETWORKS)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, folders_by_weights, tmp_path):
     dataset, single_dataset = (
         Dataset(folder, weights="e12-s0"),

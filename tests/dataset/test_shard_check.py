@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 
-from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.shard_check import find_contradictions
 from robust201.dataset.shard_rows import read_shard
 from robust201.dataset.verify_results import verify_results
-from robust201.store.names import content_hash, shard_name
+from robust201.store.names import shard_name
 from robust201.store.packs import contains
-from robust201.store.shards import encode
 from robust201.sweep.filters import Filters
 from robust201.sweep.plan import open_results
-from tests.support.runs import KilledError, run_inline
+from tests.support.runs import KilledError, run_inline, store_variant
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
 
@@ -29,18 +27,6 @@ def verify(results, **options):
 def find_shards(config):
     _, folder = open_results(config.results)
     return folder, [shard_name("digits", name) for name in folder.list()["digits"]]
-
-
-def rewrite(folder, name, change, pixels=None):
-    """Store a shard with changed rows, as another file of the same part."""
-    shard = read_shard(folder, name)
-    part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
-    results = [
-        EvaluationResult(part, strength, change(dict(values)), 1.0, {}) for strength, values in shard.rows.items()
-    ]
-    hashes = shard.pixels if pixels is None else shard.pixels | pixels
-    content = encode(results, pixels=[*hashes.values()])
-    folder.write(name._replace(hash=content_hash(content)), content)
 
 
 def test_sound_results_have_no_findings(config):
@@ -61,7 +47,7 @@ def test_damaged_and_invalid_files_are_moved_aside_and_computed_again(config):
     run_inline(config)
     folder, names = find_shards(config)
     (folder.storage.root / names[0].path).write_bytes(b"damage")
-    rewrite(folder, names[1], lambda values: values | {"accuracy": np.array(0.123)})
+    store_variant(folder, names[1], lambda values: values | {"accuracy": np.array(0.123)})
     findings = verify(config.results)
     assert [finding.kind for finding in findings] == ["damaged", "damaged", "missing"]
     assert findings[0].subject == names[0].path
@@ -94,15 +80,15 @@ def test_differing_duplicates_and_pixels_are_found(config):
     run_inline(config)
     folder, names = find_shards(config)
     corrupted = next(name for name in names if read_shard(folder, name).pixels)
-    rewrite(folder, corrupted, lambda values: values, pixels={1.0: "other"})
+    store_variant(folder, corrupted, pixels={1.0: "other"})
     assert {finding.kind for finding in verify(config.results)} == {"pixels"}
     clean, other = (
         next(name for name in names if _is_first_slice_of(read_shard(folder, name), architecture))
         for architecture in (0, 21)
     )
-    rewrite(folder, clean, lambda values: values)  # an equal duplicate is harmless
+    store_variant(folder, clean)  # an equal duplicate is harmless
     assert {finding.kind for finding in verify(config.results)} == {"pixels"}
-    rewrite(folder, clean, lambda _values: read_shard(folder, other).rows[0.0])
+    store_variant(folder, clean, lambda _values: read_shard(folder, other).rows[0.0])
     assert {finding.kind for finding in verify(config.results)} == {"duplicate", "pixels"}
 
 
@@ -114,7 +100,7 @@ def test_merged_folders_with_different_corrupted_images_contradict_each_other(co
     for row in folder.list()["digits"]:
         name = shard_name("digits", row)
         if row not in first["digits"] and read_shard(folder, name).pixels:
-            rewrite(folder, name, lambda values: values, pixels={5.0: "other"})
+            store_variant(folder, name, pixels={5.0: "other"})
             (folder.storage.root / name.path).unlink()
     names = folder.list()["digits"]
     second = {"digits": names[~contains(first["digits"], names)]}

@@ -12,17 +12,15 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import sha256_of
-from robust201.core.records import EvaluationResult, Part
 from robust201.dataset.export import export_dataset
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
-from robust201.dataset.shard_rows import read_shard
 from robust201.dataset.verify_results import verify_results
 from robust201.store.folder import ResultsFolder
-from robust201.store.names import content_hash, shard_name
-from robust201.store.shards import encode
+from robust201.store.names import shard_name
 from robust201.sweep.plan import open_results
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan
+from tests.support.runs import store_variant
 
 
 def flip(path: Path, position: int = -30) -> None:
@@ -57,28 +55,11 @@ def test_merged_folders_with_other_results_contradict_each_other(finished_result
     assert robust201("verify", tmp_path / "all").code == 0
     folder = ResultsFolder.open(finished_results)
     name = shard_name("digits", folder.list()["digits"][0])
-    shard = read_shard(folder, name)
-    part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
-    other = [
-        EvaluationResult(part, strength, {**values, "predictions": values["predictions"][::-1]}, 1.0, {})
-        for strength, values in shard.rows.items()
-    ]
-    content = encode(other, pixels=[*shard.pixels.values()])
-    folder.write(name._replace(hash=content_hash(content)), content)
+    store_variant(folder, name, lambda values: values | {"predictions": values["predictions"][::-1]})
     result = robust201("merge", finished_results, "--out", tmp_path / "all")
     assert (result.code, "duplicate" in result.err, name.unit in result.err) == (4, True, True)
     assert robust201("verify", tmp_path / "all").code == 4
     assert robust201("merge", finished_results, "--out", tmp_path / "all", "--compact").error_line(2)
-
-
-def test_packed_results_verify_and_export_alike(finished_results, tmp_path, write_sweep, robust201):
-    robust201("export", finished_results, "--out", tmp_path / "before")
-    assert robust201("merge", "--compact", finished_results).code == 0
-    for path in list_shards(finished_results):
-        path.unlink()
-    assert robust201("verify", finished_results).code == 0
-    robust201("export", finished_results, "--out", tmp_path / "after")
-    assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
 def test_verify_needs_no_space_beside_the_export_and_reports_a_full_disk(finished_results, tmp_path, monkeypatch):
@@ -103,6 +84,7 @@ def test_verify_needs_no_space_beside_the_export_and_reports_a_full_disk(finishe
 
 def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, robust201):
     robust201("export", finished_results, "--out", tmp_path / "out")
+    assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     result = robust201("verify", finished_results, "--export", tmp_path / "out")
     expected_output = f"6 result files, 10 evaluations valid; 0 of 10 missing; equal files of the export: {n_files}.\n"

@@ -1,4 +1,4 @@
-"""Lines, bands, points and labels of the drawn figures are where their numbers say, read from the axes of SVG files."""
+"""Lines, bands, points and labels of the drawn figures are where their numbers say, read from the axes."""
 
 from collections import Counter
 
@@ -7,26 +7,30 @@ import pandas as pd
 import pytest
 
 from robust201.analysis.dataset_results import SCORES, DatasetResults, read_results
-from robust201.analysis.labels import column_label, key_label
-from robust201.core.colours import CHANCE
+from robust201.analysis.labels import key_label
+from robust201.core.colours import CHANCE, PAPER
 from robust201.dataset.reader import Dataset
 from robust201.figures.correlations import measure_matrix, view_of
-from robust201.figures.plots import save_plot
+from robust201.figures.panels import Figure, specify_file
 from robust201.figures.security_curves import SecurityCurves
 from robust201.figures.table import FIGURES
 from robust201.tasks.constraints import CONSTRAINTS
+from tests.support.drawn_figures import DrawnPanel, read_panels
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results
-from tests.support.svg_figures import DrawnPanel, read_panels
 
 N_CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 CELLS = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 
 
-def draw(name: str, results: DatasetResults, folder) -> dict[str, DrawnPanel]:
-    """Draw a figure as a file, and return its panels by title."""
-    panels = read_panels(save_plot(results.reader, name, folder / f"{name}.svg", data=results.name).read_text())
-    return {panel.title: panel for panel in panels}
+def draw(name: str, results: DatasetResults) -> dict[str, DrawnPanel]:
+    """Draw a figure as for a file, and return its panels by title."""
+    figure = FIGURES[name]
+    return panels_of(figure.draw(figure.compute_numbers(results), results))
+
+
+def panels_of(figure: Figure) -> dict[str, DrawnPanel]:
+    return {panel.title: panel for panel in read_panels(specify_file(figure, 486.0, 45.0, PAPER))}
 
 
 def write_accuracies(folder, dataset="cifar10", *, cells=CELLS, clean=(0.78, 0.9), robust=(0.002, 0.6)):
@@ -60,7 +64,7 @@ def few_results(tmp_path_factory) -> DatasetResults:
 @pytest.mark.slow_combinations
 def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
     cells = CELLS[:11] if name == "attack-curves" else CELLS
-    panels = draw(name, write_accuracies(tmp_path, dataset, cells=cells, clean=(0.001, 0.9)), tmp_path)
+    panels = draw(name, write_accuracies(tmp_path, dataset, cells=cells, clean=(0.001, 0.9)))
     lines = [(panel, line) for panel in panels.values() for line in panel.find("rule", stroke=CHANCE)]
     assert lines
     for panel, line in lines:
@@ -76,31 +80,31 @@ def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
 )
 @pytest.mark.slow_combinations
 def test_equal_accuracies_lie_on_the_line_as_accurate_as_clean(tmp_path, clean, robust):
-    panels = draw("clean-vs-robust", write_accuracies(tmp_path, clean=clean, robust=robust), tmp_path)
+    panels = draw("clean-vs-robust", write_accuracies(tmp_path, clean=clean, robust=robust))
     for panel in panels.values():
-        (line,) = panel.find("rule", stroke_dasharray="1,2")
+        (line,) = panel.find("rule", strokeDash=(1, 2))
         (x1, y1), (x2, y2) = panel.to_data(line)
         assert (x1, x2) == pytest.approx((y1, y2), abs=1e-6)
         assert abs(x2 - x1) > 0.1
         assert all(x > y for points in panel.find("symbol") for x, y in panel.to_data(points)) or robust[1] > clean[0]
 
 
-def test_points_are_at_their_accuracies(results, tmp_path):
+def test_points_are_at_their_accuracies(results):
     frame = FIGURES["clean-vs-robust"].compute(results)
-    panels = draw("clean-vs-robust", results, tmp_path)
+    panels = draw("clean-vs-robust", results)
     assert list(panels) == ["mean adversarial", "mean corruption"]
     for panel, (_, rows) in zip(panels.values(), frame.groupby("score", sort=False), strict=True):
-        shown = [points for mark in panel.find("symbol", stroke_width="0") for points in panel.to_data(mark)]
+        shown = [points for mark in panel.find("symbol", strokeWidth=0) for points in panel.to_data(mark)]
         expected = np.column_stack([rows["clean"], rows["accuracy"]])
         np.testing.assert_allclose(np.sort(np.round(shown, 4), axis=0), np.sort(expected, axis=0), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["attacks", "corruptions", "kernel-parameters"])
-def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, tmp_path, name):
+def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, name):
     frame = FIGURES[name].compute(results)
     column = "score" if name == "kernel-parameters" else "key"
     groups = dict(list(frame.groupby(column, sort=False)))
-    panels = draw(name, results, tmp_path)
+    panels = draw(name, results)
     for key, rows in groups.items():
         panel = panels[SCORES.get(key, key_label(key))]
         rects = panel.find("rect")
@@ -121,9 +125,9 @@ def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["attack-curves", "corruption-curves"])
-def test_curves_and_bands_are_at_their_accuracies(few_results, tmp_path, name):
+def test_curves_and_bands_are_at_their_accuracies(few_results, name):
     frame = FIGURES[name].compute_numbers(few_results)
-    panels = draw(name, few_results, tmp_path)
+    panels = draw(name, few_results)
     for key, rows in frame.groupby("key", sort=False):
         panel = panels[key_label(key)]
         lines = sorted(tuple(np.round(panel.heights(line), 4)) for line in panel.find("line"))
@@ -139,11 +143,11 @@ def test_curves_and_bands_are_at_their_accuracies(few_results, tmp_path, name):
             assert [panel.x.nearest_label(x) for x, _ in line.points] == strengths
 
 
-def test_class_confidences_are_beside_their_class(results, tmp_path):
+def test_class_confidences_are_beside_their_class(results):
     frame = FIGURES["class-confidence"].compute(results)
-    panels = draw("class-confidence", results, tmp_path)
+    panels = draw("class-confidence", results)
     for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
-        panel = panels[column_label(key, strength)]
+        panel = panels[results.column_label(key, strength)]
         medians = sorted(
             (panel.x.nearest_label(x), panel.y.to_data(y)) for dot in panel.find("symbol") for x, y in dot.points
         )
@@ -161,13 +165,13 @@ def test_class_confidences_are_beside_their_class(results, tmp_path):
     "name",
     ["rank-correlation-attacks", "rank-correlation-corruptions", "measure-correlations"],
 )
-def test_heat_maps_state_each_number_in_its_row_and_column(results, tmp_path, name):
+def test_heat_maps_state_each_number_in_its_row_and_column(results, name):
     frame = FIGURES[name].compute(results)
     if name == "measure-correlations":
-        views = {"": measure_matrix(frame)}
+        views = {"": measure_matrix(frame, results)}
     else:
         views = {str(view): view_of(frame, view) for view in frame.index.unique("view")}
-    panels = draw(name, results, tmp_path)
+    panels = draw(name, results)
     assert list(panels) == list(views)
     # All panels of a row share the names of rows, and all panels of a column the names of columns.
     bottom = {panel.left: panel.x for panel in panels.values() if panel.x.pixels}
@@ -184,10 +188,10 @@ def test_heat_maps_state_each_number_in_its_row_and_column(results, tmp_path, na
         assert texts == expected
 
 
-def test_top_cells_have_the_colour_of_each_operation(results, tmp_path):
+def test_top_cells_have_the_colour_of_each_operation(results):
     frame = FIGURES["top-cells"].compute(results)
     space = results.cell_space
-    panel = next(iter(draw("top-cells", results, tmp_path).values()))
+    panel = next(iter(draw("top-cells", results).values()))
     first = frame[(frame["score"] == frame["score"].iloc[0]) & (frame["among"] == frame["among"].iloc[0])]
     drawn = {
         (panel.x.nearest_label(box.points[:, 0].mean()), panel.y.nearest_label(box.points[:, 1].mean())): box.style[
@@ -201,15 +205,16 @@ def test_top_cells_have_the_colour_of_each_operation(results, tmp_path):
     }
 
 
-def test_security_curves_are_at_their_accuracies(tmp_path):
+def test_security_curves_are_at_their_accuracies():
     distances = np.concatenate([np.zeros(20), np.linspace(0.1, 6, 80)])
     frame = pd.DataFrame({"fmn": distances})
     curves = SecurityCurves({"plain": frame, "hard": 2 * frame}, CONSTRAINTS["Linf"])
-    (panel,) = read_panels(curves.save(tmp_path / "curves.svg", largest=8.0).read_text())
+    (panel,) = panels_of(curves.figure()).values()
     lines = {round(panel.heights(line)[-1], 3): line for line in panel.find("line")}
-    for _, rows in curves.accuracy([0, 2, 8]).groupby("network"):
+    end = np.quantile(2 * distances, 0.99)
+    for _, rows in curves.accuracy([0, 2, end]).groupby("network"):
         expected = rows["accuracy"].tolist()
         line = lines[round(expected[-1], 3)]
         data = np.array(panel.to_data(line))
         assert np.interp([0, 2], data[:, 0], data[:, 1]) == pytest.approx(expected[:2], abs=0.02)
-        assert (data[0, 0], data[-1, 0]) == pytest.approx((0, 8), abs=1e-6)
+        assert (data[0, 0], data[-1, 0]) == pytest.approx((0, end), abs=1e-4)

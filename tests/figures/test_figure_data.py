@@ -127,13 +127,11 @@ def test_dataset_correlations_compare_ranks_between_datasets(tmp_path):
         assert tau.to_numpy() == pytest.approx(np.array([[1, -1, 1], [-1, 1, -1], [1, -1, 1]]))
 
 
-def test_n_images_is_recorded_or_inferred_or_none(tmp_path):
+def test_image_counts_are_recorded_or_those_of_the_test_split(tmp_path):
     export(tmp_path / "sweep", make_plan([0, 2], ["clean"]))
-    assert results_of(tmp_path / "sweep").n_images == N_IMAGES
-    # Published results use all test images, if the accuracies are multiples of 1/10,000.
-    assert results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}})).n_images == 10_000
-    imagenet16 = write_results(tmp_path / "small", {"clean": {"0": 2000.5 / 6000}}, dataset="ImageNet16-120")
-    assert results_of(imagenet16).n_images is None
+    assert {*results_of(tmp_path / "sweep").image_counts["clean"][0.0]} == {N_IMAGES}
+    published = results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}}))
+    assert {*published.image_counts["clean"][0.0]} == {10_000}
 
 
 def make_confidences(mean_if_right, mean_if_wrong, diagonal):

@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import Normalisation, image_hash
-from robust201.images import DATASETS, dataset, load_images, select
+from robust201.images import DATASETS, DatasetSpec, Split, dataset, load_images, select
 from robust201.images.downloads import registry
 from robust201.images.loading import FORMS
 from robust201.images.specs import custom_dataset
@@ -35,7 +35,6 @@ from tests.support.dataset_files import (
     encode,
     fabricate,
     idx_bytes,
-    write_binary,
     write_idx,
     write_parquet,
     write_table,
@@ -74,17 +73,23 @@ def test_load_images_does_not_import_heavy_libraries_for_digits() -> None:
 # --- file forms
 
 
+BIRDS = custom_dataset("birds", n_classes=4, image_size=8)
+WRITTEN_FORMS = [*((dataset(name), form) for name, form in FILE_FORMS), *((BIRDS, form) for form in BIRDS.forms)]
+
+
 @pytest.mark.parametrize("split", ["test", "train"])
-@pytest.mark.parametrize(("name", "form"), FILE_FORMS)
-def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str, form: str, split: str) -> None:
-    spec = dataset(name)
+@pytest.mark.parametrize(("spec", "form"), WRITTEN_FORMS, ids=lambda value: getattr(value, "name", value))
+def test_load_images_preserves_pixels_labels_and_order(
+    tmp_path: Path, spec: DatasetSpec, form: str, split: Split
+) -> None:
     images, labels = fabricate(spec, 23)
     files = WRITERS[form](tmp_path / "data", spec, split, images, labels)
     # The path may be the folder of the files, its parent, or a folder with a subfolder named after the dataset.
     (tmp_path / "above").mkdir()
-    (tmp_path / "above" / name).symlink_to(tmp_path / "data")
-    for path in (files[0].parent, tmp_path / "data", tmp_path / "above"):
-        loaded = load_images(name, form=REQUIRED_FORMS.get(name), path=path, split=split, verify=False)  # type: ignore[arg-type]
+    (tmp_path / "above" / spec.name).symlink_to(tmp_path / "data")
+    paths = [tmp_path / "data"] if form == "folders" else [files[0].parent, tmp_path / "data", tmp_path / "above"]
+    for path in paths:
+        loaded = load_images(spec, form=REQUIRED_FORMS.get(spec.name), path=path, split=split, verify=False)
         assert loaded.images.dtype == np.uint8
         assert loaded.images.flags.c_contiguous
         assert loaded.labels.dtype == np.int64
@@ -92,7 +97,8 @@ def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str
         np.testing.assert_array_equal(loaded.labels, labels)
         np.testing.assert_array_equal(loaded.indices, np.arange(23))
         assert loaded.sha256 == image_hash(images, labels, np.arange(23))
-        assert (loaded.n_classes, loaded.normalisation) == (spec.n_classes, spec.normalisation)
+        assert (loaded.dataset, loaded.n_classes) == (spec.name, spec.n_classes)
+        assert loaded.normalisation == spec.normalisation
 
 
 @pytest.mark.parametrize(("name", "form"), FILE_FORMS)
@@ -122,8 +128,8 @@ def test_load_images_reports_the_row_of_an_invalid_label(
     spec = dataset(name)
     images, labels = fabricate(spec, 6)
     labels[3] = spec.n_classes if label == "n_classes" else label
-    if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
-        labels[3] = 255  # these forms store labels as bytes
+    if form == "idx" and not 0 <= labels[3] <= 255:
+        labels[3] = 255  # this form stores labels as bytes
     if form == "imagenet16" and label == "n_classes":
         labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
@@ -146,11 +152,9 @@ def replace_published(
 
 
 VERIFIED_FORMS = [
-    ("cifar10", "python", "cifar10-python"),
-    ("cifar100", "python", "cifar100-python"),
+    ("cifar10", "python", "cifar10"),
+    ("cifar100", "python", "cifar100"),
     ("ImageNet16-120", "imagenet16", "ImageNet16-120"),
-    ("cifar10", "binary", "cifar10"),
-    ("cifar100", "binary", "cifar100"),
     ("mnist", "idx", "mnist"),
 ]
 
@@ -175,15 +179,6 @@ def test_load_images_verifies_published_checksums(
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 \w{{32}}, got \w{{32}}"):
         load_images(name, path=tmp_path, form=form)
-
-
-@pytest.mark.parametrize("size", [None, -1, 0])
-def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path, size: int | None) -> None:
-    spec = dataset("cifar10")
-    (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
-    file.write_bytes(file.read_bytes()[:size])
-    with pytest.raises(DatasetError, match=rf"{file}: expected .* bytes, got"):
-        load_images("cifar10", path=tmp_path, verify=size is None)
 
 
 # --- damaged pickles

@@ -88,11 +88,6 @@ def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int
     assert set(selected.indices) <= set(select(all_images, count=min(count + 3, len(all_images)), seed=seed).indices)
 
 
-def test_select_with_the_full_count_returns_all_images() -> None:
-    all_images = load_images("digits")
-    assert select(all_images, count=len(all_images), seed=7).sha256 == all_images.sha256
-
-
 def test_select_depends_on_the_seed() -> None:
     all_images = load_images("digits")
     class_counts = {

@@ -5,12 +5,11 @@ import functools
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from robust201.core.errors import EvaluationError
 from robust201.measures.lanczos import largest_eigenvalues
+from tests.measures.test_measure_modes import BatchNormNetwork
 from tests.support.tiny_networks import (
-    N_CLASSES,
     PathlessNetwork,
     measure_network,
     tiny_classifier,
@@ -20,29 +19,11 @@ from tests.support.tiny_networks import (
 measure = functools.partial(measure_network, seed=0, tolerance=1e-4)
 
 
-class SmoothNetwork(nn.Module):
-    """A network with non-zero second derivatives, unlike a piecewise linear one."""
-
-    def __init__(self):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(4)
-            self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, stride=3), nn.BatchNorm2d(4), nn.Tanh())
-            self.classifier = nn.Linear(16, N_CLASSES)
-            self.stem[1].running_mean.uniform_(-0.2, 0.2)
-            self.stem[1].running_var.uniform_(0.5, 2.0)
-        for weight in self.parameters():
-            weight.data *= 2
-
-    def forward(self, pixels):
-        return self.classifier(self.stem(pixels).flatten(1))
-
-
 @pytest.mark.parametrize("key", ["hessian_weights", "hessian_input"])
 def test_result_does_not_depend_on_batches_and_starts(key):
-    images, classifier = tiny_images(4), tiny_classifier(SmoothNetwork())
+    images, classifier = tiny_images(4), tiny_classifier(BatchNormNetwork())
     expected = measure(key, images, classifier)
-    assert measure(key, images, tiny_classifier(SmoothNetwork(), micro_batch=3)) == pytest.approx(expected, rel=1e-4)
+    assert measure(key, images, tiny_classifier(BatchNormNetwork(), micro_batch=3)) == pytest.approx(expected, rel=1e-4)
     with_other_start = measure(key, images, classifier, seed=1)
     assert with_other_start == pytest.approx(expected, rel=1e-4)
     assert with_other_start != expected

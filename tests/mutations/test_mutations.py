@@ -17,12 +17,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from robust201.core.errors import RobustError
+from robust201.dataset.export import export_dataset
 from robust201.dataset.reader import Dataset
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
-from tests.conftest import THREE_KEYS, FinishedCommand, RunCommand, WriteSweep, read_tree
+from robust201.sweep.loading import load_config
+from robust201.sweep.plan import open_results
+from tests.conftest import THREE_KEYS, FinishedCommand, RunCommand, read_tree, tiny_sweep_fields
+from tests.support.runs import run_inline
 
 N_MUTATIONS = int(os.environ.get("MUTATIONS", "2"))
 SEED = int(os.environ.get("MUTATIONS_SEED", "2"))
@@ -95,18 +100,29 @@ DAMAGES: tuple[Damage, ...] = (
 # Files, and the commands that read them
 
 
-@pytest.fixture
-def root(finished_results: Path, tiny_weights: Path, write_sweep: WriteSweep, robust201: RunCommand) -> Path:
-    """Return a folder with weights, corruptions, results, results in packed files, and exported datasets."""
-    folder = finished_results.parent
-    shutil.copytree(tiny_weights, folder / "weights")
-    write_sweep(keys=THREE_KEYS, checkpoints={"path": str(folder / "weights")})
-    for options in (("--out", folder / "json"), ("--out", folder / "parquet", "--parquet", "--no-json")):
-        assert robust201("export", finished_results, *options).code == 0
-    shutil.copytree(finished_results, folder / "packed")
+@pytest.fixture(scope="module")
+def undamaged(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of a folder `root` beside it.
+
+    The folder has weights, corruptions, results, results in packed files, and exported datasets.
+    """
+    root = tmp_path_factory.mktemp("mutations") / "root"
+    shutil.copytree(tiny_weights, root / "weights")
+    fields = tiny_sweep_fields(root, root / "weights", keys=THREE_KEYS)
+    (root / "sweep.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
+    assert run_inline(load_config(root / "sweep.yaml")).is_complete
+    for file_format in ("json", "parquet"):
+        export_dataset(*open_results(root / "results"), root / file_format, formats=(file_format,))
+    shutil.copytree(root / "results", root / "packed")
     for _ in range(2):  # the second call deletes the files that the first one packed
-        pack(ResultsFolder.open(folder / "packed"), grace_seconds=0)
-    return folder
+        pack(ResultsFolder.open(root / "packed"), grace_seconds=0)
+    return Path(shutil.copytree(root, root.with_name("undamaged")))
+
+
+@pytest.fixture
+def root(undamaged: Path) -> Path:
+    restore(undamaged.with_name("root"), undamaged)
+    return undamaged.with_name("root")
 
 
 RESULTS_COMMANDS = ("status results", "verify results", "export results --out again", "run sweep.yaml")
@@ -157,9 +173,7 @@ def run_reader(robust201: RunCommand, root: Path, command: str) -> tuple[Finishe
     return result, read_tree(exported) if exported.exists() else None
 
 
-def test_commands_succeed_on_undamaged_files(root: Path, robust201: RunCommand) -> None:
-    undamaged = root.with_name(f"{root.name}-undamaged")
-    shutil.copytree(root, undamaged)
+def test_commands_succeed_on_undamaged_files(root: Path, undamaged: Path, robust201: RunCommand) -> None:
     assert [pattern for pattern, _ in KINDS.values() if not list(root.glob(pattern))] == []
     for command in {command for _, commands in KINDS.values() for command in commands}:
         result, _ = run_reader(robust201, root, command)
@@ -170,10 +184,10 @@ def test_commands_succeed_on_undamaged_files(root: Path, robust201: RunCommand) 
 
 @pytest.mark.filterwarnings("ignore::robust201.dataset.folder.MissingFilesWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_file_gives_error_warning_or_right_result(root: Path, robust201: RunCommand, kind: str) -> None:
+def test_damaged_file_gives_error_warning_or_right_result(
+    root: Path, undamaged: Path, robust201: RunCommand, kind: str
+) -> None:
     pattern, commands = KINDS[kind]
-    undamaged = root.with_name(f"{root.name}-undamaged")
-    shutil.copytree(root, undamaged)
     for index in range(N_MUTATIONS):
         rng = np.random.default_rng([SEED, list(KINDS).index(kind), index])
         command = commands[int(rng.integers(len(commands)))]

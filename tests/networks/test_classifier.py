@@ -1,4 +1,4 @@
-"""The classifier normalises images, uses the requested memory format, and limits passes to micro-batches."""
+"""The classifier normalises images and uses the requested memory format and precision."""
 
 import pytest
 import torch
@@ -40,20 +40,6 @@ def test_classifier_normalises_images_and_accepts_tuples_as_outputs():
     assert not any(parameter.requires_grad for parameter in classifier.parameters())
 
 
-@pytest.mark.parametrize("micro_batch", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 21, 100))])
-def test_classifier_gradients_do_not_depend_on_the_micro_batch(micro_batch):
-    pixels = to_float(torch.from_numpy(IMAGES.images))
-
-    def gradient(micro_batch_size):
-        x = pixels.clone().requires_grad_()
-        torch.nn.functional.cross_entropy(
-            tiny_classifier(micro_batch=micro_batch_size)(x), torch.zeros(len(x)).long()
-        ).backward()
-        return x.grad
-
-    torch.testing.assert_close(gradient(micro_batch), gradient(None))
-
-
 @pytest.mark.parametrize("micro_batch", [None, 8])
 def test_channels_last_changes_outputs_only_within_rounding(micro_batch):
     pixels, labels = to_float(torch.from_numpy(IMAGES.images)), torch.from_numpy(IMAGES.labels)
@@ -86,19 +72,14 @@ def test_classifier_uses_the_memory_format_for_convolutions(channels_last, preci
         assert tensor.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
-def test_classifier_limits_batches_to_the_micro_batch():
-    sizes = []
-    network = TinyNetwork()
-    network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    tiny_classifier(network, micro_batch=8)(to_float(torch.from_numpy(IMAGES.images)))
-    assert sizes == [8, 8, 5]
-
-
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("has_gradients", [True, False])
-def test_classifier_gradients_without_a_path_are_zero(has_gradients):
+def test_classifier_gradients_without_a_path_are_zero(has_gradients, precision):
     logits = [0.0, 1.0, -2.0, 3.0, 0.5]
     pixels = to_float(torch.from_numpy(IMAGES.images)).requires_grad_()
-    output = tiny_classifier(PathlessNetwork(logits, has_gradients=has_gradients))(pixels)
+    network = PathlessNetwork(logits, has_gradients=has_gradients)
+    output = Classifier(network, NORMALISATION, N_CLASSES, precision=precision)(pixels)
     (gradient,) = torch.autograd.grad(output.sum(), pixels)
     assert torch.equal(output, torch.tensor(logits).expand(len(pixels), -1))
+    assert gradient.dtype == torch.float32
     assert not gradient.any()

@@ -57,7 +57,9 @@ def _apply(changes: list) -> None:
             change_setting(*setting, value)
 
 
-def _check(changes: list, precision: Precision) -> None:
+@needs_new_settings
+@given(CALLER_SETTINGS, st.sampled_from(PRECISIONS))
+def test_any_mixture_of_settings_is_replaced_and_restored(changes: list, precision: Precision) -> None:
     with settings_restored():
         _apply(changes)
         expected = raw_settings()
@@ -66,19 +68,6 @@ def _check(changes: list, precision: Precision) -> None:
         with isolated(CPU, precision):
             assert effective_settings() == (TF32_SETTINGS if precision == "tf32" else FP32_SETTINGS)
         assert raw_settings() == expected
-
-
-@needs_new_settings
-@given(CALLER_SETTINGS, st.sampled_from(PRECISIONS))
-def test_any_mixture_of_settings_is_replaced_and_restored(changes: list, precision: Precision) -> None:
-    _check(changes, precision)
-
-
-@needs_new_settings
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("value", ["none", "ieee", "tf32"])
-def test_each_setting_is_replaced_and_restored(setting: tuple[str, str], value: str) -> None:
-    _check([(setting, value)], "fp32")
 
 
 @needs_new_settings

@@ -10,7 +10,7 @@ from robust201.core.records import Normalisation
 from robust201.networks.batch_sizes import BatchSizes
 from robust201.networks.classifier import Classifier
 from robust201.networks.nb201.cells import EDGES, OPERATIONS, constant_nodes, format_spec, parse, specs
-from robust201.networks.nb201.compiled import MIN_BATCH, compile_network, kernels
+from robust201.networks.nb201.compiled import MIN_BATCH, compile_network, kernels, native
 from robust201.networks.nb201.compiled.program import CellProgram, Node, Term, plan_cell
 from robust201.networks.nb201.network import Network
 
@@ -117,13 +117,9 @@ def test_compiled_random_cell_equals_the_uncompiled_network(operations, size):
     assert_equal_within_rounding(network_of(spec, seed=size), spec, size)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("index", [0, 21, 991])
-def test_compiled_network_is_independent_of_the_batch(memory_format, index):
-    # The batch size must not affect an image's logits, because it is not part of a result's identity.
-    spec = specs()[index]
-    compiled = compile_network(network_of(spec, channels=16), spec, NORMALISATION)
-    pixels, labels = images_of(32, n_images=37)
+def assert_independent_of_the_batch(compiled, size, memory_format=torch.contiguous_format):
+    """Check that an image's outputs depend neither on the other images of a batch nor on the size of chunks."""
+    pixels, labels = images_of(size, n_images=37)
     labels = labels % N_CLASSES
     expected = compiled.loss_and_gradient(pixels, labels)
     pixels = pixels.contiguous(memory_format=memory_format)
@@ -136,6 +132,15 @@ def test_compiled_network_is_independent_of_the_batch(memory_format, index):
             assert torch.equal(output, full_batch[first_images])
         last_images = slice(len(pixels) - n_images, None)
         assert torch.equal(compiled.logits(pixels[last_images]), expected[0][last_images])
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("index", [0, 21, 991])
+def test_compiled_network_is_independent_of_the_batch(memory_format, index):
+    # The batch size must not affect an image's logits, because it is not part of a result's identity.
+    spec = specs()[index]
+    compiled = compile_network(network_of(spec, channels=16), spec, NORMALISATION)
+    assert_independent_of_the_batch(compiled, 32, memory_format)
 
 
 def test_compiled_network_returns_writable_tensors():
@@ -251,12 +256,15 @@ def test_programs_are_equivalent_to_their_cells(first_operation):
         assert chains_of_program(program)[program.output_node] == chains_of_cell(spec)[3], spec
 
 
-def test_programs_have_no_unused_nodes():
+def test_programs_have_no_unused_nodes_and_fit_the_structures_of_native_c():
     for spec in specs():
         program = plan_cell(spec)
         read_nodes = {program.output_node} | {term.source for node in program.nodes for term in node.terms}
         assert all(node.index in read_nodes for node in program.nodes), spec
         assert all(term.skips or term.pools or term.convolutions for node in program.nodes for term in node.terms), spec
+        for node in program.nodes:
+            n_sources = sum(bool(term.skips) + bool(term.pools) for term in node.terms) + bool(node.constants)
+            assert n_sources <= native.MAX_SOURCES, spec
 
 
 @pytest.mark.parametrize(

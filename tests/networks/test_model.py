@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from robust201.networks.batch_sizes import BatchSizes, Maxima
 from robust201.networks.classifier import Classifier
-from robust201.networks.model import differentiate_objective
 from robust201.networks.nb201.cells import format_spec, specs
 from robust201.networks.nb201.compiled import MIN_BATCH, compile_network
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
@@ -96,23 +95,18 @@ def assert_equal(outputs, expected):
 @every_n_images
 @either_mode
 @pytest.mark.slow_combinations
-def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, is_inference):
+def test_classifier_is_bit_identical_to_autograd_and_compiled_network_equals_it_within_rounding(
+    network, objective, n_images, is_inference
+):
     pixels = pixels_of(n_images)
-    outputs = evaluate(REFERENCE_CLASSIFIERS[network], pixels, objective, is_inference=is_inference)
-    assert_equal(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS[network], pixels, objective))
-    assert bool(outputs[2].any()) == (network != "constant")
-
-
-@every_network
-@every_objective
-@every_n_images
-@either_mode
-@pytest.mark.slow_combinations
-def test_compiled_network_equals_autograd_within_rounding(network, objective, n_images, is_inference):
-    pixels = pixels_of(n_images)
-    outputs = evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference)
-    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS[network], pixels, objective))
-    assert bool(outputs[2].any()) == (network != "constant")
+    expected = differentiate_by_autograd(REFERENCE_CLASSIFIERS[network], pixels, objective)
+    for models, compare in ((REFERENCE_CLASSIFIERS, assert_equal), (COMPILED_NETWORKS, assert_close)):
+        outputs = evaluate(models[network], pixels, objective, is_inference=is_inference)
+        compare(outputs, expected)
+        assert bool(outputs[2].any()) == (network != "constant")
+        outputs = evaluate(models[network], pixels, cross_entropy, is_inference=is_inference)
+        with torch.inference_mode(is_inference):
+            compare(outputs, models[network].loss_and_gradient(pixels, LABELS[:n_images]))
 
 
 @contextmanager
@@ -152,14 +146,6 @@ def test_padded_network_calls_the_objective_with_the_rows_of_each_batch(
     assert max(rows.stop - rows.start for rows in requested_rows) <= min(max_gradients, n_images)
 
 
-@pytest.mark.parametrize("limit", [1, 3])
-def test_padded_network_works_with_the_smallest_sizes(limit):
-    pixels = pixels_of(8)
-    with batch_sizes_set("#21", limit, limit) as model:
-        outputs = evaluate(model, pixels, margin, is_inference=True)
-    assert_equal(outputs, evaluate(COMPILED_NETWORKS["#21"], pixels, margin, is_inference=True))
-
-
 @every_objective
 def test_reference_network_can_be_padded(objective):
     pixels = pixels_of(65)
@@ -167,30 +153,3 @@ def test_reference_network_can_be_padded(objective):
     classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, batch_sizes=batch_sizes)
     outputs = evaluate(classifier, pixels, objective, is_inference=True)
     assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, objective))
-
-
-@every_network
-@every_n_images
-@either_mode
-@pytest.mark.slow_combinations
-def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, is_inference):
-    pixels, labels = pixels_of(n_images), LABELS[:n_images]
-    for model, compare in (
-        (REFERENCE_CLASSIFIERS[network], assert_equal),
-        (COMPILED_NETWORKS[network], assert_close),
-    ):
-        outputs = evaluate(model, pixels, cross_entropy, is_inference=is_inference)
-        with torch.inference_mode(is_inference):
-            compare(outputs, model.loss_and_gradient(pixels, labels))
-
-
-@every_objective
-def test_differentiate_objective_equals_autograd(objective):
-    logits = torch.randn((5, N_CLASSES), generator=torch.Generator().manual_seed(2))
-    leaf = logits.clone().requires_grad_()
-    expected_values = objective(leaf, slice(3, 8))
-    (expected_gradient,) = torch.autograd.grad(expected_values.sum(), leaf)
-    with torch.inference_mode():
-        outputs = differentiate_objective(objective, logits.clone(), slice(3, 8))
-    assert_equal(outputs, (expected_values.detach(), expected_gradient))
-    assert not any(tensor.requires_grad or tensor.is_inference() for tensor in outputs)

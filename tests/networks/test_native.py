@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from robust201.networks.nb201.cells import EDGES, OPERATIONS, format_spec, specs
 from robust201.networks.nb201.compiled import compile_network, kernels, native
 from robust201.networks.nb201.compiled import compiled_network as network_module
-from robust201.networks.nb201.compiled.program import plan_cell
 from tests.networks.test_inference import (
     N_CLASSES,
     NORMALISATION,
@@ -23,6 +23,17 @@ from tests.networks.test_inference import (
 from tests.networks.test_window_search import CONSTANT_CELLS, fix_depth, full_and_incremental_logits, needs_library
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def threads(count):
+    """Compute with this number of threads."""
+    previous_count = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous_count)
 
 
 def compile_both(spec, *, size, cells=1, n_images=9, seed=0):
@@ -80,27 +91,14 @@ def test_networks_with_too_many_constant_maps_use_pytorch(cells, is_native):
     assert gradient.shape == pixels.shape
 
 
-def test_every_cell_fits_the_structures_of_native_c():
-    for spec in specs():
-        for node in plan_cell(spec).nodes:
-            n_sources = sum(bool(term.skips) + bool(term.pools) for term in node.terms) + bool(node.constants)
-            assert n_sources <= native.MAX_SOURCES
-
-
 @needs_library
 def test_native_results_are_independent_of_threads():
     native_network, _, pixels, labels = compile_both(specs()[991], size=32, n_images=37)
     expected = [native_network.logits(pixels), *native_network.loss_and_gradient(pixels, labels)]
-    previous_n_threads = torch.get_num_threads()
-    try:
-        for n_threads in (2, 3):
-            torch.set_num_threads(n_threads)
+    for n_threads in (2, 3):
+        with threads(n_threads):
             outputs = [native_network.logits(pixels), *native_network.loss_and_gradient(pixels, labels)]
-            assert all(
-                torch.equal(output, expected_output) for output, expected_output in zip(outputs, expected, strict=True)
-            )
-    finally:
-        torch.set_num_threads(previous_n_threads)
+        assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))
 
 
 # --- searches --------------------------------------------------------------------------------------------------------
@@ -123,12 +121,8 @@ def test_native_searches_of_special_cells_are_bit_identical(name, monkeypatch):
 
 @needs_library
 def test_native_search_with_several_threads_is_bit_identical(monkeypatch):
-    previous_n_threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
+    with threads(3):
         assert_search_is_bit_identical(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
-    finally:
-        torch.set_num_threads(previous_n_threads)
 
 
 @needs_library
@@ -263,39 +257,35 @@ def hatch_build():
     return module
 
 
-@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
-def test_build_continues_without_a_compiler(compiler, hatch_build, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("CC", compiler)
+def build_wheel(hatch_build, folder):
+    """Run the hook on a folder; return what it tells hatch about the wheel."""
+    build_data = {"artifacts": [], "pure_python": True}
+    hook = hatch_build.CustomBuildHook(str(folder), {}, None, None, str(folder), "wheel")
+    hook.initialize("standard", build_data)
+    return build_data
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("CC", "no-such-compiler", "native.c was not compiled"),
+        ("CC", "false", "native.c was not compiled"),
+        ("ROBUST201_NATIVE", "0", "ROBUST201_NATIVE is 0"),
+    ],
+)
+def test_wheel_is_built_without_the_library(hatch_build, monkeypatch, tmp_path, capsys, variable, value, message):
+    monkeypatch.setenv(variable, value)
+    if variable == "ROBUST201_NATIVE":
+        monkeypatch.setattr(hatch_build.subprocess, "run", lambda *_arguments, **_options: pytest.fail("compiled"))
     (tmp_path / hatch_build.FOLDER).mkdir(parents=True)
     (tmp_path / hatch_build.FOLDER / "native.c").touch()
-    assert hatch_build.build(tmp_path) is None
-    assert "native.c was not compiled" in capsys.readouterr().err
-    hook = hatch_build.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
-    build_data = {"artifacts": [], "pure_python": True}
-    hook.initialize("standard", build_data)
-    assert build_data == {"artifacts": [], "pure_python": True}
-
-
-def test_pure_build_compiles_nothing(hatch_build, monkeypatch, tmp_path, capsys):
-    def fail_if_called(*_arguments, **_options):
-        raise AssertionError
-
-    monkeypatch.setattr(hatch_build.subprocess, "run", fail_if_called)
-    monkeypatch.setenv("ROBUST201_NATIVE", "0")
-    build_data = {"artifacts": [], "pure_python": True}
-    hatch_build.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel").initialize(
-        "standard", build_data
-    )
-    assert build_data == {"artifacts": [], "pure_python": True}
-    assert "ROBUST201_NATIVE is 0" in capsys.readouterr().err
+    assert build_wheel(hatch_build, tmp_path) == {"artifacts": [], "pure_python": True}
+    assert message in capsys.readouterr().err
 
 
 def test_wheel_with_the_library_is_platform_specific(hatch_build, monkeypatch, tmp_path):
     monkeypatch.setattr(hatch_build, "build", lambda root: root / hatch_build.FOLDER / "_native.so")
-    build_data = {"artifacts": []}
-    hatch_build.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel").initialize(
-        "standard", build_data
-    )
+    build_data = build_wheel(hatch_build, tmp_path)
     assert build_data["artifacts"] == [str(native.LIBRARY.relative_to(REPOSITORY))]
     assert build_data["pure_python"] is False
     assert build_data["tag"].startswith("py3-none-")

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from robust201.networks.nb201 import cells as nasbench201
 from robust201.networks.nb201.network import Network
@@ -18,14 +19,6 @@ SIZE = {"channels": GOLDEN["channels"], "cells": GOLDEN["cells"]}
 
 def case_id(case):
     return f"{case['index']}-{case['n_classes']}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    previous_n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(previous_n_threads)
 
 
 def test_golden_file_covers_the_space():
@@ -53,21 +46,7 @@ def test_network_equals_published_network(case):
         features, logits = network.features(make_pixels(case["image_size"])), network(make_pixels(case["image_size"]))
     np.testing.assert_allclose(features.numpy(), case["features"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(logits.numpy(), case["logits"], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_parameter_count_equals_published_count(case):
     assert case["parameters"] == nasbench201.parameter_count(case["spec"], n_classes=case["n_classes"], **SIZE)
-
-
-@pytest.mark.parametrize("index", sorted(CELLS_WITHOUT_PATH))
-def test_network_without_a_path_has_zero_gradients(index):
-    network = Network(nasbench201.specs()[index], channels=4, cells=1, n_classes=3).eval()
-    pixels = torch.rand(2, 3, 16, 16, requires_grad=True)
-    logits = network(pixels)
-    assert torch.equal(logits[0], logits[1])
-    (gradient,) = torch.autograd.grad(logits.logsumexp(1).sum(), pixels)
-    assert torch.count_nonzero(gradient) == 0
 
 
 def test_network_supports_other_channels_and_cells():
@@ -84,16 +63,8 @@ def test_network_supports_other_channels_and_cells():
 def test_multiply_accumulates_match_the_layers():
     spec, size = nasbench201.specs()[50], 16
     network = Network(spec, channels=4, cells=2, n_classes=6).eval()
-    n_macs = 0
-
-    def add_macs(module, _, output):
-        nonlocal n_macs
-        if isinstance(module, torch.nn.Conv2d):
-            n_macs += output.numel() * module.weight[0].numel()
-        elif isinstance(module, torch.nn.Linear):
-            n_macs += module.weight.numel() + module.bias.numel()
-
-    for module in network.modules():
-        module.register_forward_hook(add_macs)
-    network(torch.rand(1, 3, size, size))
+    with FlopCounterMode(display=False) as counter:
+        network(torch.rand(1, 3, size, size))
+    # PyTorch counts two operations per multiply-accumulate, and none for the six biases of the linear layer.
+    n_macs = counter.get_total_flops() / 2 + 6
     assert n_macs == nasbench201.multiply_accumulates(spec, channels=4, cells=2, n_classes=6, image_size=size)

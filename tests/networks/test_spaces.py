@@ -1,9 +1,6 @@
 """NAS-Bench-201: published order, cell strings, isomorphism classes, costs and meta.json. Properties of every space."""
 
 import hashlib
-import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -120,20 +117,6 @@ def test_meta_text_equals_the_published_file():
     text = nasbench201.meta_text(PUBLISHED_EPSILONS)
     digest = hashlib.sha256(text.encode()).hexdigest()
     assert digest == "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
-
-
-def test_meta_text_contains_the_epsilons():
-    meta = json.loads(nasbench201.meta_text({"pgd": (1, 8.0)}))
-    assert list(meta) == ["ids", "epsilons"]
-    assert meta["epsilons"] == {"pgd": [1.0, 8.0]}
-    assert meta["ids"]["1832"] == {"nb201-string": nasbench201.specs()[1832], "isomorph": "309"}
-
-
-def test_cells_module_does_not_import_torch():
-    script = (
-        "import sys, robust201.networks.nb201.cells as space; space.meta_text({}); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 every_space = pytest.mark.parametrize("space", SPACES.values(), ids=lambda space: space.name)

@@ -21,7 +21,6 @@ from robust201.networks.nb201.compiled.native_network import NativeNetwork
 from robust201.networks.nb201.compiled.native_search import NativeSearch
 from robust201.networks.nb201.compiled.patches import Region
 from robust201.tasks import TASKS
-from tests.attacks.test_fused_attacks import IMAGES, ExactModel, assert_equals_rows_of, attack_images
 from tests.networks.test_inference import N_CLASSES, NORMALISATION, network_of
 
 CONSTANT_CELLS = ("no path, zero", "no path, constant")
@@ -121,54 +120,6 @@ def test_search_returns_writable_tensors_and_copies_images(monkeypatch):
 # --- Square --------------------------------------------------------------------------------------------------------
 
 
-class ExactSearch:
-    """A search that passes copies of whole images through a network with exact sums."""
-
-    def __init__(self, network, pixels):
-        self._network = network
-        self._accepted = pixels.clone()
-        self._proposal = pixels.clone()
-        self.n_logits = 0
-
-    def logits(self, row, column, window):
-        self.n_logits += 1
-        self._proposal = self._accepted.clone()
-        self._proposal[:, :, row : row + window.shape[2], column : column + window.shape[3]] = window
-        return self._network(self._proposal)
-
-    def accept(self, accepted):
-        self._accepted = torch.where(accepted.view(-1, 1, 1, 1), self._proposal, self._accepted)
-
-
-class ExactWindowModel(ExactModel):
-    """A model with exact sums that supports searches with more than one query."""
-
-    def __init__(self):
-        super().__init__()
-        self.searches = []
-
-    def window_search(self, pixels, sides):
-        if len(sides) == 1:
-            return None
-        self.searches.append(ExactSearch(self.network, pixels))
-        return self.searches[-1]
-
-
-@pytest.mark.parametrize("batch_size", [64, 5])
-def test_square_images_are_the_same_with_window_searches(batch_size):
-    parameters = SQUARE.parameters(epsilons=("2/255", "8/255", "24/255"), queries=150, restarts=2)
-    model = ExactWindowModel()
-    images_with_searches = attack_images(SQUARE, parameters=parameters, model=model, batch_size=batch_size)
-    assert sum(search.n_logits for search in model.searches) > 100
-    assert_equals_rows_of(attack_images(SQUARE, parameters=parameters, batch_size=batch_size), images_with_searches)
-    assert any((images != clean_images()).any() for images in images_with_searches.values())
-
-
-def clean_images():
-    """Return the test images as pixels in [0, 1]."""
-    return torch.from_numpy(IMAGES.images).float() / 255
-
-
 class FullPasses:
     """A compiled network without window searches."""
 
@@ -179,13 +130,13 @@ class FullPasses:
         raise NotImplementedError
 
 
-def run_square(model, images, labels, *, queries, epsilons, batch_size=64, subset=None):
+def run_square(model, images, labels, *, queries, epsilons, restarts=1, batch_size=64, subset=None):
     """Return the attacked images (S, N, 3, H, W) of Square for S epsilons; NaN for images outside `subset`."""
     rows = np.arange(len(images)) if subset is None else np.asarray(subset)
     batched_model = BatchedModel(model, N_CLASSES, batch_size, 10_000)
     request = Request(tuple(255 * epsilon for epsilon in epsilons), images[rows], labels[rows], rows)
     attacked_images = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
-    parameters = SQUARE.parameters(queries=queries)
+    parameters = SQUARE.parameters(queries=queries, restarts=restarts)
     for batch in run_attack(SQUARE, parameters, batched_model, request, RandomNumbers(0, "aa_square")):
         attacked_images[batch.strength_index][torch.from_numpy(rows[batch.positions])] = batch.images
     return attacked_images
@@ -221,11 +172,12 @@ def test_square_images_are_the_same_with_native_searches(network_images_labels, 
     fix_depth(99, monkeypatch)
     queries = record_searches(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255, 4 / 255)
-    # Windows have the same sizes as with 5,000 queries, but there are a quarter as many of each size.
-    incremental = run_square(*network_images_labels, queries=1250, epsilons=epsilons)
+    # Windows have the same sizes as with 5,000 queries, but there are an eighth as many of each size.
+    options = {"queries": 625, "epsilons": epsilons, "restarts": 2}
+    incremental = run_square(*network_images_labels, **options)
     assert len(queries) > 900
-    full = run_square(FullPasses(network_images_labels[0]), *network_images_labels[1:], queries=1250, epsilons=epsilons)
-    assert torch.equal(incremental, full)
+    network, *images_labels = network_images_labels
+    assert torch.equal(incremental, run_square(FullPasses(network), *images_labels, **options))
     is_changed = (incremental != network_images_labels[1].float() / 255).flatten(2).any(dim=2)
     assert is_changed.any()
     assert not is_changed.all()

@@ -17,13 +17,6 @@ from robust201.networks.zoo.transformers import (
 )
 
 
-@pytest.fixture(autouse=True)
-def fixed_seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def smooth_images(count=2, size=32):
     """Return float64 images of a few waves that are zero near the border, so that rotations lose no content."""
     grid = torch.linspace(-1, 1, size, dtype=torch.float64)

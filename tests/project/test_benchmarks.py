@@ -1,13 +1,18 @@
-"""Benchmark commands have a help text, and documents call them with valid options."""
+"""Documents call benchmarks with valid options; the benchmarks of a GPU and of a user's loop run."""
 
 import argparse
 import re
 import shlex
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu
+from benchmarks.comparison import AttackBudget, Loop, Machine, Subject, Sweep
+from benchmarks.generated import random_network, write_subject
+from robust201.images import load_images
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import documents
 
@@ -40,19 +45,6 @@ def parse_options(monkeypatch: pytest.MonkeyPatch, module: str, argv: list[str])
     import_module(module).main()
 
 
-@pytest.mark.parametrize("module_name", MODULES)
-def test_every_benchmark_has_help(
-    module_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = import_module(module_name)
-    if not hasattr(module, "main"):
-        return  # the module is not a command
-    with pytest.raises(SystemExit) as exit_info:
-        parse_options(monkeypatch, module_name, ["--help"])
-    assert exit_info.value.code == 0
-    assert "show this help message" in capsys.readouterr().out
-
-
 def find_commands(text: str) -> list[tuple[str, list[str]]]:
     """Return the module and the options of each benchmark command in a text."""
     lines = [line.strip() for line in text.splitlines()]
@@ -76,3 +68,51 @@ def test_documented_benchmark_commands_have_valid_options(document: str, monkeyp
     for module, argv in find_commands((REPOSITORY / document).read_text()):
         with monkeypatch.context() as patch, pytest.raises(OptionsParsed):
             parse_options(patch, module, argv)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gpu.STEPS)
+def test_gpu_step_is_measured(name):
+    result = gpu.measure_in_process(name, "cpu")
+    assert "error" not in result
+    assert result["rows"]
+    assert all(row.get("exit_code", 0) in (0, 5) for row in result["rows"])  # 5: no tests of a GPU without one
+    assert all(row["bits_of_compiled"] for row in result["rows"] if row.get("variant") == "compiled")
+
+
+def test_gpu_step_that_takes_too_long_is_stopped(monkeypatch):
+    monkeypatch.setitem(gpu.STEPS, "precision", gpu.Step(gpu.measure_precision, 0))
+    assert "more than" in gpu.measure_in_process("precision", "cpu")["error"]
+
+
+SHORT_ATTACKS = AttackBudget((1.0, 8.0), (1.0, 8.0), pgd_steps=2, apgd_steps=2, queries=3)
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Subject:
+    """Return a tiny network with random weights, and four digits, written to files."""
+    size = {"channels": 4, "cells": 1}
+    network, images = random_network("309", load_images("digits", count=4), **size)
+    return write_subject("309", network, images, tmp_path, **size)
+
+
+def test_loop_and_reference_engine_give_equal_accuracies(subject, robust201, monkeypatch, capsys, tmp_path):
+    """Accuracies of attacks without random numbers are compared exactly."""
+    from robust201.attacks.reference import foolbox  # This import suppresses Foolbox's warning.
+
+    plain_loop = import_module("benchmarks.plain_loop")
+    assert plain_loop.foolbox is foolbox
+    loop_command = Loop("channels_last", 3).command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
+    monkeypatch.setattr(sys, "argv", loop_command[2:])
+    plain_loop.main()
+    accuracies = Loop("channels_last", 3).read(tmp_path, capsys.readouterr().out)
+    sweep = Sweep(engine="reference")
+    command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
+    assert command[1:3] == ["-m", "robust201"]
+    assert robust201(*command[3:]).code == 0
+    sweep_accuracies = sweep.read(tmp_path, "")
+    assert {key: list(by_strength) for key, by_strength in accuracies.items()} == {
+        key: list(by_strength) for key, by_strength in sweep_accuracies.items()
+    }
+    assert accuracies["clean"] == sweep_accuracies["clean"] == {0.0: 1.0}
+    assert accuracies["fgsm"] == sweep_accuracies["fgsm"]

@@ -46,8 +46,8 @@ def examples(page: str, language: str) -> list[str]:
 
 
 SESSIONS = {
-    "docs/api.md": "tests/api/test_documented_examples.py",
-    "docs/compare.md": "tests/api/test_documented_examples.py",
+    "docs/api.md": "tests/api/test_public_names.py",
+    "docs/compare.md": "tests/api/test_public_names.py",
     "docs/tutorial.md": "tests/project/test_tutorial.py",
     "docs/your-own.md": "tests/run/test_user_code.py",
 }

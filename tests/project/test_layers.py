@@ -144,6 +144,7 @@ LIGHT_PROGRAMS = {
     # Worker processes of export and search execute the script again.
     "import robust201.__main__": {"typer", "numpy", "pydantic", "robust201.cli"},
     "import robust201.weights.store, robust201.weights.published.formats": {"torch"},
+    "import robust201.dataset.export, robust201.dataset.reader": {"torch", "ray", "pandas", "altair"},
 }
 
 

@@ -1,18 +1,18 @@
-"""The README's commands, version pins, bundled files and the paper's sweep are consistent."""
+"""The README's commands, version pins, the citation, and the paper's sweep are consistent."""
 
 import re
 import tomllib
-from pathlib import Path
 
-import pytest
+import yaml
 
+from robust201 import __version__
+from robust201.core.citation import PAPER_BIBTEX
 from robust201.core.files import bundled
 from robust201.images import DATASETS
 from robust201.images.downloads.registry import find_download
 from robust201.images.loading import FORMS
 from robust201.sweep.loading import load_config
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.conftest import REPOSITORY
 
 
 def find_install_commands(text: str) -> list[str]:
@@ -45,13 +45,6 @@ def test_constraints_satisfy_version_ranges():
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement_text
 
 
-@pytest.mark.parametrize(
-    "path", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
-)
-def test_bundled_files_exist(path):
-    assert bundled(path).exists()
-
-
 def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
@@ -65,3 +58,20 @@ def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path, monkeypatch):
         assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == folder
         if section.corruptions is not None:
             assert section.corruptions.path == tmp_path / find_download(str(DATASETS[name].corruptions)).folder
+
+
+def test_readme_and_citation_file_agree_with_bibtex_entry():
+    fields = dict(re.findall(r"^  (\w+) += \{(.*)\}", PAPER_BIBTEX, re.M))
+    assert PAPER_BIBTEX in (REPOSITORY / "README.md").read_text()
+    (paper,) = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())["references"]
+    authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
+    assert (paper["title"], authors, str(paper["year"])) == (fields["title"], fields["author"], fields["year"])
+    assert paper["conference"]["name"] in fields["booktitle"]
+
+
+def test_version_and_date_are_the_same_everywhere():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    releases = re.findall(r"^## \[(\d[\d.]*)\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.M)
+    assert releases[0] == (__version__, str(citation["date-released"]))
+    assert project["version"] == citation["version"] == __version__

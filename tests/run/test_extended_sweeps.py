@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from robust201.dataset.shard_rows import UnitRows
+from robust201.images.specs import custom_dataset
 from robust201.networks.nb201 import cells
 from robust201.networks.nb201.network import Network
 from robust201.run.sweep import SweepWork
@@ -18,6 +21,7 @@ from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
 from robust201.weights.store import CheckpointStore
 from tests.conftest import add_network
+from tests.support.dataset_files import fabricate, write_parquet
 from tests.support.runs import list_units, read_rows, run_sweep
 from tests.support.zoo_networks import SMALL_NETWORKS
 
@@ -112,7 +116,7 @@ def store_with_two_recipes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_recipes, robust201):
+def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_recipes, robust201, tmp_path):
     def sweep(**selection: object) -> SweepConfig:
         return make_sweep(
             checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=JACOBIAN_KEYS
@@ -131,8 +135,20 @@ def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_
     assert (work.n_done, n_computed) == (32, 32)
     assert len(set(read_squared_norms(config.results).values())) == 16
     assert len(weights_of(config.results)) == 8
-    assert robust201("verify", config.results).code == 0
     assert robust201("status", config.results).code == 0
+    one, every = tmp_path / "one", tmp_path / "every"
+    assert min(weights_names) in robust201("export", config.results, "--out", one).error_line(2)
+    assert robust201("export", config.results, "--out", one, "--weights-name", min(weights_names)).code == 0
+    assert robust201("export", config.results, "--out", every, "--no-json", "--parquet").code == 0
+    for out in (one, every):
+        assert robust201("verify", config.results, "--export", out).code == 0
+        comparison = json.loads(robust201("verify", config.results, "--against", out, "--json").out)
+        assert comparison["max_difference"] == 0
+    table = pq.read_table(every / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    assert set(table["weights"].to_pylist()) == weights_of(config.results)
+    content = json.loads((one / "digits/jacobian_squared_norm.json").read_text())["digits"]["jacobian"]["squared_norm"]
+    is_chosen = pc.equal(table["weights"].cast("string"), min(weights_names))
+    assert [*content.values()] == table.filter(is_chosen)["squared_norm"].to_pylist()
 
 
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep, store_with_two_recipes):
@@ -186,32 +202,12 @@ def test_sweep_attacks_all_zoo_families(make_sweep):
 # --- custom datasets ----------------------------------------------------------------------------------------------
 
 
-def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: int = 32) -> Path:
-    """Write random images to a Parquet file, encoded as PNG."""
-    import io
-
-    import pyarrow as pa
-    from PIL import Image
-    from pyarrow import parquet
-
-    generator = np.random.default_rng(7)
-    encoded_images = []
-    for _ in range(n_images):
-        stream = io.BytesIO()
-        Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(stream, format="PNG")
-        encoded_images.append(stream.getvalue())
-    labels = [index % n_classes for index in range(n_images)]
-    parquet.write_table(pa.table({"image": encoded_images, "label": labels}), file)
-    return file
-
-
 def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(make_sweep, tmp_path, robust201):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    write_parquet(folder / "test.parquet", n_classes=7, size=16)
-    write_parquet(folder / "train.parquet", n_classes=7, size=16, n_images=40)
+    spec = custom_dataset("mine", n_classes=7, image_size=16)
+    for split, n_images in (("test", 30), ("train", 40)):
+        write_parquet(tmp_path / "mine", spec, split, *fabricate(spec, n_images))
     dataset_section = {
-        "path": str(folder),
+        "path": str(tmp_path / "mine"),
         "form": "parquet",
         "classes": 7,
         "image_size": 16,

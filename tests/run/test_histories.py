@@ -10,9 +10,10 @@ from robust201.run.sweep import prepare_run
 from robust201.store.folder import ResultsFolder
 from robust201.store.packing import pack
 from robust201.sweep.filters import Filters
+from robust201.sweep.loading import parse_config
 from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
-from tests.conftest import read_tree
+from tests.conftest import read_tree, tiny_sweep_fields
 from tests.support.runs import KilledError, run_inline
 
 KEYS = {
@@ -78,13 +79,19 @@ def finish(config, out):
     return triples, read_tree(out)
 
 
+@pytest.fixture(scope="module")
+def expected(tiny_weights, tmp_path_factory):
+    """Return what a sweep that is computed by one run ends with."""
+    folder = tmp_path_factory.mktemp("straight")
+    config = parse_config(tiny_sweep_fields(folder, tiny_weights, keys=KEYS, **OPTIONS), "test")
+    end = finish(config, folder / "export")
+    assert max(int(key.n_slices.max()) for key in open_results(config.results)[0].keys) > 1
+    return end
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_any_history_ends_with_the_same_evaluations_and_bytes(make_sweep, tmp_path, monkeypatch, seed):
-    rng = random.Random(seed)
-    straight = make_sweep(keys=KEYS, **OPTIONS)
-    expected = finish(straight, tmp_path / "straight")
-    assert max(int(key.n_slices.max()) for key in open_results(straight.results)[0].keys) > 1
-    results = tmp_path / "other"
+def test_any_history_ends_with_the_same_evaluations_and_bytes(make_sweep, tmp_path, monkeypatch, expected, seed):
+    rng, straight, results = random.Random(seed), make_sweep(keys=KEYS, **OPTIONS), tmp_path / "other"
     for variant, filters in rng.sample(variants(make_sweep), 3):
         config = variant.model_copy(update={"results": results})
         if rng.random() < 0.5:

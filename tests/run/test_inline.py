@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from robust201.core.errors import ConfigError, InputError, LockHeldError, ShardDamagedError
+from robust201.core.errors import ConfigError, InputError, LockHeldError
 from robust201.networks import device
 from robust201.run import lock, worker
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
@@ -21,7 +21,7 @@ from robust201.sweep.config import ExecutionSection
 from robust201.sweep.facts import save_plan
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.plan import open_results
-from tests.support.runs import export_bytes, read_state, run_inline
+from tests.support.runs import read_state, run_inline
 
 KEYS = {
     "clean": {},
@@ -65,19 +65,6 @@ def test_device_of_other_machines_must_be_set(robust201, write_sweep, tmp_path, 
     path = write_sweep(execution={"device": "auto"})
     assert "execution.device" in robust201(*command, path).error_line(2)
     assert not (tmp_path / "results").exists()
-
-
-def test_damaged_shard_is_computed_again(sweep, tmp_path):
-    config = sweep("results")
-    run_inline(config)
-    expected = export_bytes(config, tmp_path / "before")
-    path = min((config.results / "shards").rglob("*.parquet"))
-    path.write_bytes(path.read_bytes()[:-4] + b"PAR2")
-    with pytest.raises(ShardDamagedError, match=path.name[:32]):
-        export_bytes(config, tmp_path / "damaged")
-    assert read_state(config.results).n_missing_parts == 1
-    assert run_inline(config).n_parts == 1
-    assert export_bytes(config, tmp_path / "after") == expected
 
 
 def test_failing_part_is_reported_and_the_rest_completes(sweep, monkeypatch):

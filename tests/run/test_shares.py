@@ -63,7 +63,7 @@ def test_shares_end_with_the_bytes_of_one_run(config, tmp_path, monkeypatch):
 
 def test_share_of_a_filtered_plan_and_other_execution(config):
     save_plan(config, Filters(keys=("fgsm",)))
-    faster = config.model_copy(update={"execution": config.execution.model_copy(update={"threads": 2})})
+    faster = config.model_copy(update={"execution": config.execution.model_copy(update={"micro_batch": 64})})
     tally = run_share(faster, Share(1, 1), Filters(keys=("fgsm",)))
     assert (tally.n_planned, tally.n_done) == (4, 4)
 

@@ -1,20 +1,22 @@
-"""Training runs: snapshots, resumption to the same bytes, dependencies, bad input and status."""
+"""Training runs: snapshots, resumption to the same bytes, dependencies, bad input, options and status."""
 
 import json
 import os
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from robust201.core.errors import CheckpointError, LockHeldError
+from robust201.core.errors import CheckpointError
 from robust201.run.lock import hold_lock
-from robust201.run.snapshots import folder_of, recorded_steps
+from robust201.run.snapshots import folder_of, recorded_steps, saved_steps
 from robust201.run.training_status import read_training_status
 from robust201.run.trainings import TrainingWork, prepare_trainings, preview_trainings
 from robust201.sweep.filters import EVERYTHING, Filters
@@ -231,14 +233,6 @@ def test_diverging_run_fails_and_other_runs_complete(tmp_path):
     assert [failure.part for failure in status.failures] == ["#309 bright wild seed 0"]
 
 
-def test_second_driver_is_rejected(tmp_path):
-    config = make_training_config(tmp_path)
-    config.results.mkdir(parents=True)
-    with hold_lock(config.results), pytest.raises(LockHeldError):
-        run_trainings(config)
-    assert run_trainings(config).is_complete
-
-
 def test_train_rejects_bad_images_before_writing(tmp_path, robust201):
     training_yaml, path = write_training_yaml(tmp_path), tmp_path / "bright/train.npz"
     with np.load(path) as archive:
@@ -337,6 +331,20 @@ def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path, monkeypatch)
     assert sorted(records_by_recipe_and_step(config)) == [("plain", step) for step in STEPS]
 
 
+def test_time_left_follows_from_the_finished_epochs_and_is_estimated_every_ten_seconds(tmp_path, monkeypatch):
+    config, now = make_training_config(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}), [100.0]
+    monkeypatch.setattr("robust201.run.trainings.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
+        (part,) = work.parts
+        work.start_worker().compute(part, lambda: any(saved_steps(config.results).values()))  # one of two epochs
+        estimates = []
+        for seconds in (5.0, 15.0, 5.0):
+            now[0] += seconds
+            estimates.append((work.seconds_left(1), work.n_done))
+        assert estimates == [(None, 0), (20.0, 1), (20.0, 1)]
+        assert work.seconds_left(0) is None
+
+
 def test_missing_test_images_are_reported(tmp_path):
     config, lines = make_config_with_both_recipes(tmp_path), list[str]()
     (tmp_path / "bright/test.npz").unlink()
@@ -369,7 +377,7 @@ def test_commands_speak_of_epochs_and_report_failures(tmp_path, robust201):
         assert "failed: #309 bright wild seed 0: EvaluationError: Training failed for #309 on bright" in result.out
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["n_done"], status["n_trainings_done"], status["complete"]) == (2, 1, False)
-    assert "mutually exclusive" in robust201("status", path, "--watch", "--json").error_line(2)
+    assert "--watch excludes" in robust201("status", path, "--watch", "--json").error_line(2)
 
 
 def test_snapshots_added_between_plan_and_lock_are_not_trained_again(tmp_path, monkeypatch):
@@ -384,3 +392,28 @@ def test_snapshots_added_between_plan_and_lock_are_not_trained_again(tmp_path, m
         patch.setattr("robust201.run.trainings.hold_lock", add_snapshots)
         with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
             assert (list(work.parts), work.n_done) == ([], work.n_planned)
+
+
+def test_train_prints_test_accuracies_of_finished_runs(tmp_path, robust201):
+    recipe = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "weight_decay": 0, "schedule": {"cosine": {}}}
+    path = write_training_yaml(tmp_path, recipes={"plain": recipe, "other": recipe | {"learning_rate": 0.2}})
+    one_recipe_result = robust201("run", path, "--recipes", "plain")
+    (line,) = [line for line in one_recipe_result.err.splitlines() if "test accuracy" in line]
+    assert re.match(r"#309 bright plain 1 epoch seed 0: test accuracy 0\.\d{4}$", line)
+    all_recipes_result = robust201("run", path)
+    assert sum("test accuracy" in line for line in all_recipes_result.err.splitlines()) == 2
+
+
+def test_options_select_training_runs(tmp_path, robust201):
+    datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1)}
+    recipes = {"plain": RECIPE, "rare": RECIPE | {"on": ["more"]}}
+    path = write_training_yaml(tmp_path, architectures=[0, 21], datasets=datasets, recipes=recipes)
+    for option, value in (("--architectures", "5"), ("--datasets", "moer"), ("--recipes", "plian")):
+        assert value in robust201("run", path, option, value).error_line(2)
+    robust201("run", path, "--datasets", "bright", "--recipes", "rare").error_line(2)
+    assert not (tmp_path / "store").exists()
+    selection = ("--architectures", "21", "--datasets", "bright")
+    assert json.loads(robust201("plan", path, *selection, "--json").out)["trainings"] == 1
+    assert robust201("run", path, *selection).code == 0
+    records = CheckpointStore(tmp_path / "store").records()
+    assert {(record.index, record.dataset, record.recipe) for record in records} == {(21, "bright", "plain")}

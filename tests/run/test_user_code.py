@@ -1,5 +1,6 @@
 """User files with networks, attacks and measures: execution, identity, consent and one-line errors."""
 
+import json
 import re
 import runpy
 import shutil
@@ -14,10 +15,9 @@ from robust201.dataset.diff import read_numbers
 from robust201.dataset.reader import Dataset
 from robust201.dataset.stored_outcomes import read_outcomes
 from robust201.store.events import read_all_events
-from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY, THREE_KEYS, FinishedCommand, RunCommand, WriteSweep
 from tests.run.test_extended_sweeps import read_columns
-from tests.support.runs import read_rows, run_sweep
+from tests.support.runs import read_rows
 from tests.support.tiny_trainings import write_training_yaml
 
 MODELS = """
@@ -119,7 +119,13 @@ def check_example(robust201: RunCommand, results: Path) -> None:
         assert columns["margins", name, ""][0.0]["margin"] > 0
         assert columns["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
         assert columns["jacobian", name, ""][0.0]["squared_norm"] > 0
-    assert robust201("verify", results).code == 0
+    assert robust201("export", results, "--out", "dataset", "--parquet").code == 0
+    verdict = robust201("verify", results, "--export", "dataset")
+    assert verdict.code == 0, verdict.err
+    comparison = json.loads(robust201("verify", results, "--against", "dataset", "--json").out)
+    keys = {row["key"] for row in comparison["comparisons"]}
+    assert keys >= {"clean", "corners", "margins margin", "jacobian squared_norm"}
+    assert comparison["max_difference"] == 0
 
 
 def test_documented_example_runs(example_folder, robust201):
@@ -137,61 +143,6 @@ def test_documented_example_runs(example_folder, robust201):
 
 
 # --- networks whose numbers would be wrong ----------------------------------------------------------------------------
-
-
-SOUND_AND_FAULTY_MODELS = """
-from torch import nn
-
-class Changed(nn.Module):
-    def __init__(self, change, n_classes):
-        super().__init__()
-        self.change = change
-        self.convolution = nn.Conv2d(3, 4, 5, stride=4)
-        self.head = nn.Linear(4, n_classes)
-        self.was_attacked = False
-
-    def forward(self, images):
-        self.was_attacked |= images.requires_grad
-        features = self.convolution(images).relu().mean(dim=(2, 3))
-        if self.change == "batch":
-            features = features - features.mean(dim=0)
-        if self.change == "gradients":
-            features = features + images.var(dim=1).sqrt().mean(dim=(1, 2))[:, None]
-        if self.change == "passes" and self.was_attacked:
-            features = -features
-        return (features, self.head(features)) if self.change == "tuple" else self.head(features)
-
-def build(architecture, n_classes):
-    return Changed(architecture, n_classes)
-"""
-FAILURES = {
-    ("tuple", "clean"): r"expected a dense tensor of logits .* got an object of type tuple",
-    ("tuple", "fgsm"): r"expected a dense tensor of logits .* got an object of type tuple",
-    ("batch", "clean"): "depends on how images are divided into batches",
-    ("passes", "fgsm"): "results depend on earlier passes",
-    ("gradients", "fgsm"): r"fgsm: the network's gradient is NaN or infinite for image",
-}
-
-
-def test_networks_with_faults_fail_instead_of_giving_numbers(write_custom_sweep, robust201, tmp_path):
-    """The channels of the digits are equal, so the gradient of their standard deviation is NaN."""
-    sweep = write_custom_sweep(
-        {"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
-        models=SOUND_AND_FAULTY_MODELS,
-        architectures=["sound", "tuple", "batch", "passes", "gradients"],
-        images={"count": 20, "seed": 0},
-    )
-    failures = {
-        (failure.label.split()[0], failure.label.split()[3]): failure.failure
-        for failure in run_sweep(load_config(sweep)).failures
-    }
-    assert failures.keys() == FAILURES.keys()
-    for subject, cause in FAILURES.items():
-        assert re.search(cause, failures[subject]), subject
-    assert robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial").code == 3
-    results = Dataset(tmp_path / "out").query()["digits"]
-    networks = {key: {frozenset(values) for values in measures.values()} for key, measures in results.items()}
-    assert networks == {"clean": {frozenset({"sound", "gradients"})}, "fgsm": {frozenset({"sound"})}}
 
 
 def test_unstable_network_blocks_its_parts_and_its_export(write_custom_sweep, robust201, tmp_path):
@@ -390,6 +341,8 @@ MEASURE_HEAD = "def measure(model, images, labels): "
     [
         ("network", "def build(architecture, n_classes): return 3", "it returned int instead of a torch.nn.Module"),
         ("network", MODELS.replace('"narrow"', '"thin"'), "KeyError: 'narrow'"),
+        ("network", MODELS.replace("return self.head", "return images, self.head"), "got an object of type tuple"),
+        ("network", MODELS.replace("(images)", "(images - images.mean(dim=0))"), "depends on how images are divided"),
         ("attack", PERTURB_HEAD + "return None", "expected a tensor of images, got NoneType"),
         ("attack", PERTURB_HEAD + "raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("attack", PERTURB_HEAD + "return images[:1]", "expected float32 images of shape"),

@@ -5,9 +5,6 @@ import json
 import pandas as pd
 import pytest
 
-from robust201.networks.nb201.cells import isomorphs
-from tests.support.fabricated import export, make_plan
-
 FEW_QUERIES = ("--methods", "local,random", "--runs", 3, "--queries", 40)
 
 
@@ -75,11 +72,3 @@ def test_search_rejects_invalid_options(robust201, planted_optimum_folder, argum
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert len(result.err.splitlines()) == 1
-
-
-def test_search_reads_parquet_export(robust201, tmp_path):
-    export(tmp_path / "dataset", make_plan([*set(isomorphs()[:40])]), formats=("parquet",))
-    result = robust201("search", tmp_path / "dataset", "--objective", "fog", *FEW_QUERIES)
-    assert result.code == 0
-    assert "Search on cifar10 fog: 40 queries, 3 runs" in result.out
-    assert "nan" not in robust201("search", tmp_path / "dataset", *FEW_QUERIES, "--runs", 1).out

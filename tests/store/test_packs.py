@@ -55,7 +55,7 @@ def check(folder, contents=CONTENTS):
     expected = {name_of(content): content for content in contents}
     for reader in (ResultsFolder.open(folder.root), folder):
         assert {name: reader.read(name) for name in list_names(reader)} == expected
-        for name in expected:
+        for name in list(expected)[::5]:  # listing every unit of an object store would take seconds
             assert len(reader.list_unit("digits", name.unit)["digits"]) == 1
 
 

@@ -31,11 +31,7 @@ def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str
 
 
 def make_records(
-    index: int,
-    api_utils: Any,
-    *,
-    trials: Mapping[str, Iterable[tuple[str, int]]] | None = None,
-    has_weights: bool = True,
+    index: int, api_utils: Any, trials: Mapping[str, Iterable[tuple[str, int]]] | None = None
 ) -> dict[str, Any]:
     """Return one network's records by number of epochs, built with the official ArchResults and ResultsCount."""
     records = {}
@@ -45,7 +41,7 @@ def make_records(
         for dataset, seed in trial_ids:
             trial = api_utils.ResultsCount(
                 dataset,
-                random_weights(index, dataset, seed, int(n_epochs)) if has_weights else None,
+                random_weights(index, dataset, seed, int(n_epochs)),
                 dict.fromkeys(range(int(n_epochs)), 50.0),
                 dict.fromkeys(range(int(n_epochs)), 1.0),
                 np.float64(0.25),
@@ -68,12 +64,8 @@ def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
     from nats_bench import api_utils
 
     folder.mkdir(parents=True, exist_ok=True)
-    meta = {
-        "meta_archs": list(nasbench201.specs()),
-        "total_archs": 15_625,
-        "arch2infos": {},
-        "evaluated_indexes": set(),
-    }
+    specs = list(nasbench201.specs())
+    meta = {"meta_archs": specs, "total_archs": len(specs), "arch2infos": {}, "evaluated_indexes": set()}
     api_utils.pickle_save(meta, folder / "meta.pickle")
     for index in indices:
         api_utils.pickle_save(make_records(index, api_utils, **options), folder / f"{index:06d}.pickle")

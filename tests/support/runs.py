@@ -1,17 +1,20 @@
 """Runs of sweeps in this process, complete or killed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from robust201.core.records import Unit
+from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.dataset.export import export_dataset
-from robust201.dataset.shard_rows import KeyRows, UnitRows
+from robust201.dataset.shard_rows import KeyRows, UnitRows, read_shard
 from robust201.run.driver import run_work
 from robust201.run.share import prepare_share
 from robust201.run.sweep import SweepWork, prepare_run
 from robust201.run.trainings import prepare_trainings
 from robust201.run.work import OnProgress, Say, Tally
+from robust201.store.folder import ResultsFolder
+from robust201.store.names import ShardName, content_hash
+from robust201.store.shards import encode
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.parts import SweepState, compare
@@ -90,6 +93,22 @@ def read_rows(results: Path, keys: tuple[str, ...] | None = None) -> list[tuple[
     plan, folder = open_results(results)
     listing = folder.list()
     return [item for key in plan.narrow(keys=keys).keys for item in KeyRows(folder, key, listing)]
+
+
+def store_variant(
+    folder: ResultsFolder,
+    name: ShardName,
+    change: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
+    pixels: Mapping[float, str] | None = None,
+) -> None:
+    """Store a shard with changed values or hashes of pixels by strength, as another file of the same part."""
+    shard = read_shard(folder, name)
+    part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
+    results = [
+        EvaluationResult(part, strength, change(dict(values)), 1.0, {}) for strength, values in shard.rows.items()
+    ]
+    content = encode(results, pixels=[*{**shard.pixels, **(pixels or {})}.values()])
+    folder.write(name._replace(hash=content_hash(content)), content)
 
 
 def export_bytes(config: SweepConfig, out: Path, **options: Any) -> dict[str, bytes]:

@@ -1,13 +1,14 @@
 """Properties of every column, from logits through stores and exports to readers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from robust201.core.errors import EvaluationError
-from robust201.core.records import Unit, Weights
+from robust201.core.records import EvaluationResult, Part, Unit, Weights
 from robust201.dataset.key_files import iter_unit_texts
 from robust201.dataset.published_layout import layout_of, parquet_columns
 from robust201.dataset.reader import Dataset
@@ -29,7 +30,6 @@ from robust201.tasks.columns import (
     to_fixed_point,
 )
 from tests.support.fabricated import ChangedStore, FabricatedPlan, export
-from tests.support.shard_support import assert_equal_values, make_results, make_unit
 
 N_CLASSES, N_IMAGES = 3, 12
 UNIT = Unit("u", 0, "digits", "clean", (0.0,), N_IMAGES, "p" * 32, "c" * 64)
@@ -41,11 +41,10 @@ every_column = pytest.mark.parametrize("name", COLUMNS)
 every_measurement = pytest.mark.parametrize("measurement", MEASUREMENTS)
 
 
-def measure(measurement, start=0, stop=N_IMAGES, order=None):
+def measure(measurement, start=0, stop=N_IMAGES, logits=LOGITS):
     accumulator = Accumulator([measurement], N_CLASSES, "cpu", stop - start)
-    positions = torch.arange(stop - start) if order is None else order
-    for batch in positions.split(5):
-        accumulator.update(batch, LOGITS[start + batch], LABELS[start + batch])
+    for batch in torch.arange(stop - start).split(5):
+        accumulator.update(batch, logits[start + batch], LABELS[start + batch])
     return accumulator.finalise()
 
 
@@ -121,18 +120,36 @@ def test_reader_rejects_wrong_number(name, wrong_number):
         to_array(name, [json_value[column.field] if column.field else values_by_strength[0]])
 
 
+def assert_equal_values(values, expected):
+    assert values.keys() == expected.keys()
+    for name, array in expected.items():
+        assert (values[name].dtype, values[name].shape) == (array.dtype, array.shape)
+        assert values[name].tobytes() == array.tobytes(), name
+
+
 def store_and_merge(unit, measurement):
-    """Return the columns of a unit by strength, after two shards with a part of the images were written and read."""
-    parts = [
-        make_results(unit, start=start, stop=stop, measurements=(measurement,)) for start, stop in ((0, 10), (10, 30))
-    ]
-    rows = [decode(encode(results)).rows for results in parts]
+    """Return the columns of a unit by strength, after two shards with a part of the images were written and read.
+
+    Each unit has other logits at each strength.
+    """
+    rows = []
+    for start, stop in ((0, 5), (5, N_IMAGES)):
+        part, results = Part(unit, unit.strengths, start, stop), []
+        for strength in unit.strengths:
+            generator = torch.Generator().manual_seed(unit.architecture + int(strength))
+            logits = torch.randn((N_IMAGES, N_CLASSES), generator=generator)
+            values = measure(measurement, start, stop, logits)
+            results.append(EvaluationResult(part, strength, values, 0.5, {"host": "here"}))
+        rows.append(decode(encode(results)).rows)
     return {strength: merge_values([part[strength] for part in rows]) for strength in unit.strengths}
 
 
 @every_measurement
 def test_readers_return_stored_values_of_exports(measurement, tmp_path):
-    units = [make_unit(architecture, key="pgd") for architecture in (0, 10)]
+    units = [
+        replace(UNIT, id=str(architecture), architecture=architecture, key="pgd", strengths=(1.0, 4.0))
+        for architecture in (0, 10)
+    ]
     stored = {unit: store_and_merge(unit, measurement) for unit in units}
     plan = FabricatedPlan(tuple(units), (measurement,))
     store = ChangedStore(change=lambda unit, strength, _values: stored[unit][strength])

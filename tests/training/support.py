@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from robust201.core.records import ImageSet, Normalisation, image_hash
 from robust201.networks.nb201.cell_space import NasBench201
 from robust201.networks.space import Space
+from robust201.training.recipes import Recipe
 
 ONE_CONVOLUTION = 309
 """Index of an architecture whose cell has a single convolution."""
@@ -54,6 +56,12 @@ def make_images(n_images: int = 20, size: int = 8, seed: int = 0) -> ImageSet:
 
 
 IMAGES = make_images()
+
+
+def make_recipe(**changes: Any) -> Recipe:
+    """Return a recipe of two epochs; keyword arguments replace its fields."""
+    fields = {"epochs": 2, "batch_size": 8, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
+    return Recipe.model_validate(fields | changes)
 
 
 def weights_hash(state_dict: Mapping[str, torch.Tensor]) -> str:

@@ -11,8 +11,8 @@ from torch.nn import functional
 from robust201.training.adversarial import RandomStarts, ascend, step_loss
 from robust201.training.data import OneSource
 from robust201.training.loop import train
-from robust201.training.recipes import AdversarialTraining, PgdTraining, Recipe, read_length
-from tests.training.support import IMAGES, SPACE, SmallSpace, weights_hash
+from robust201.training.recipes import AdversarialTraining, PgdTraining, read_length
+from tests.training.support import IMAGES, SPACE, SmallSpace, make_recipe, weights_hash
 
 PIXELS = torch.from_numpy(IMAGES.images[:6]).float() / 255
 LABELS = torch.from_numpy(IMAGES.labels[:6])
@@ -38,10 +38,10 @@ def make_network():
         return RecordingNetwork().train()
 
 
-def compute_loss(adversarial, network=None, random_starts=RANDOM_STARTS):
-    network = network or make_network()
+def compute_loss(adversarial):
+    network = make_network()
     section = None if adversarial is None else AdversarialTraining.model_validate(adversarial)
-    return step_loss(network, network, PIXELS, LABELS, section, random_starts), network
+    return step_loss(network, network, PIXELS, LABELS, section, RANDOM_STARTS), network
 
 
 METHODS = ("pgd", "trades")
@@ -82,17 +82,9 @@ def test_ascend_follows_the_sign_of_the_gradient():
 
 @pytest.mark.parametrize("mode", ["evaluation", "training"])
 def test_pgd_with_epsilon_0_equals_standard_training_bit_by_bit(mode):
-    base_fields = {
-        "epochs": 2,
-        "batch_size": 8,
-        "learning_rate": 0.1,
-        "weight_decay": 5e-4,
-        "schedule": {"cosine": {}},
-        "augmentation": "std",
-    }
     hashes_and_histories = []
     for adversarial in (None, {"pgd": {"epsilon": 0, "steps": 1, "mode": mode}}):
-        recipe = Recipe.model_validate(base_fields | {"adversarial": adversarial})
+        recipe = make_recipe(augmentation="std", adversarial=adversarial)
         (snapshot,) = train(SmallSpace(), "small", OneSource(IMAGES), recipe, seed=1)
         hashes_and_histories.append((weights_hash(snapshot.state_dict), snapshot.history))
     assert hashes_and_histories[0] == hashes_and_histories[1]
@@ -176,15 +168,6 @@ def test_random_start_depends_only_on_image_epoch_and_seed(method, start):
 @pytest.mark.parametrize("method", METHODS)
 def test_adversarial_training_accepts_a_network_with_zero_gradient(method):
     # The logits of architecture 10 do not depend on the image, so the attack's gradient is zero.
-    recipe = Recipe.model_validate(
-        {
-            "epochs": 1,
-            "batch_size": 8,
-            "learning_rate": 0.1,
-            "weight_decay": 0,
-            "schedule": {"cosine": {}},
-            "adversarial": {method: {"steps": 1}},
-        }
-    )
+    recipe = make_recipe(epochs=1, weight_decay=0, adversarial={method: {"steps": 1}})
     (snapshot,) = train(SPACE, 10, OneSource(IMAGES), recipe, seed=1)
     assert np.isfinite(snapshot.history[-1].loss)

@@ -33,11 +33,14 @@ def test_augmentation_without_fields_is_the_identity():
 ALL_AUGMENTATIONS = [fields.model_dump() for name, fields in AUGMENTATIONS.items() if name != "none"]
 
 
-@settings(max_examples=20)
-@given(st.sampled_from(ALL_AUGMENTATIONS), st.permutations(range(12)), st.integers(1, 12), st.integers(0, 3))
-def test_augmentation_does_not_depend_on_the_batch(fields, order, batch_size, epoch):
+@pytest.mark.parametrize("fields", ALL_AUGMENTATIONS, ids=str)
+@settings(max_examples=5)
+@given(order=st.permutations(range(12)), batch_size=st.integers(1, 12), epoch=st.integers(0, 3))
+def test_augmentation_keeps_range_and_shape_and_does_not_depend_on_the_batch(fields, order, batch_size, epoch):
     pixels = make_pixels()
     all_augmented = augment(fields, pixels, epoch=epoch)
+    assert (all_augmented.shape, all_augmented.dtype) == ((N_IDS, 3, 8, 8), np.float32)
+    assert 0 <= all_augmented.min() <= all_augmented.max() <= 1
     for start in range(0, len(order), batch_size):
         ids = order[start : start + batch_size]
         assert np.array_equal(augment(fields, pixels[ids], ids, epoch=epoch), all_augmented[ids])
@@ -53,14 +56,6 @@ def test_augmentation_differs_between_images_seeds_and_epochs(fields):
     assert not np.array_equal(augmented, augment(fields, equal_images, epoch=1))
     assert not np.array_equal(augmented, augment(fields, equal_images, seed=2))
     assert np.array_equal(augmented, augment(fields, equal_images))
-
-
-@pytest.mark.parametrize("fields", ALL_AUGMENTATIONS, ids=str)
-def test_augmentation_keeps_range_and_shape(fields):
-    augmented = augment(fields, make_pixels())
-    assert (augmented.shape, augmented.dtype) == ((N_IDS, 3, 8, 8), np.float32)
-    assert augmented.min() >= 0
-    assert augmented.max() <= 1
 
 
 @settings(max_examples=30)
@@ -148,10 +143,14 @@ def test_translations_cover_their_range():
     assert len(set(shifts.round(3))) == N_IDS
 
 
-def test_jitter_changes_the_mean_grey_only_by_brightness():
-    # Only brightness changes uniform grey images, so they show each image's brightness factor.
+def brightness_factors(strength):
+    """Return the brightness factors of uniform grey images, which nothing else in the jitter changes."""
     grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
-    factors = augment({"jitter": 0.25}, grey)[:, 0, 0, 0] * 255 / 100
+    return augment({"jitter": strength}, grey)[:, 0, 0, 0] * 255 / 100
+
+
+def test_jitter_changes_the_mean_grey_only_by_brightness():
+    factors = brightness_factors(0.25)
     assert 0.75 <= factors.min() < 0.8
     assert 1.2 < factors.max() <= 1.25
     # Contrast and saturation preserve the mean grey, so only the brightness factor changes it.
@@ -162,12 +161,9 @@ def test_jitter_changes_the_mean_grey_only_by_brightness():
     np.testing.assert_allclose(means[0] / means[1], factors, atol=2e-3)
 
 
-@pytest.mark.parametrize("strength", [0.01, 0.25, 1.0])
+@pytest.mark.parametrize("strength", [0.01, 1.0])
 def test_jitter_stays_within_its_strength(strength):
-    grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
-    factors = augment({"jitter": strength}, grey)[:, 0, 0, 0] * 255 / 100
-    assert np.abs(factors - 1).max() <= strength + 1e-6
-    assert np.abs(factors - 1).max() > 0.8 * strength
+    assert 0.8 * strength < np.abs(brightness_factors(strength) - 1).max() <= strength + 1e-6
 
 
 def test_named_augmentations_have_the_published_parameters():

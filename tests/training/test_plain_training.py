@@ -14,29 +14,16 @@ from robust201.networks.nb201.network import Network
 from robust201.sweep.loading import load_training
 from robust201.training.data import OneSource
 from robust201.training.loop import measure_accuracy, train
-from robust201.training.recipes import Recipe
 from robust201.weights.store import CheckpointStore
 from tests.conftest import REPOSITORY
-from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, make_images, weights_hash
-
-RECIPE = Recipe.model_validate(
-    {
-        "epochs": 2,
-        "batch_size": 8,
-        "learning_rate": 0.1,
-        "nesterov": True,
-        "weight_decay": 5e-4,
-        "schedule": {"cosine": {}},
-        "augmentation": {"flip": True, "crop_padding": 1},
-    }
-)
+from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, make_images, make_recipe, weights_hash
 
 
-def changed_recipe(changes):
-    return Recipe.model_validate(RECIPE.model_dump() | changes)
+def nesterov_recipe(**changes):
+    return make_recipe(**({"nesterov": True, "augmentation": {"flip": True, "crop_padding": 1}} | changes))
 
 
-def train_network(recipe=RECIPE, *, architecture=ONE_CONVOLUTION, seed=1, images=IMAGES, on_epoch=lambda _record: None):
+def train_network(recipe, *, architecture=ONE_CONVOLUTION, seed=1, images=IMAGES, on_epoch=lambda _record: None):
     (snapshot,) = train(SPACE, architecture, OneSource(images), recipe, seed=seed, on_epoch=on_epoch)
     return snapshot
 
@@ -83,7 +70,7 @@ def train_independently(images, recipe, seed):
     ids=["base recipe", "batches of 7", "wide crops"],
 )
 def test_train_equals_the_independent_loop_bit_by_bit(changes, seed):
-    recipe = changed_recipe(changes)
+    recipe = nesterov_recipe(**changes)
     expected, losses = train_independently(IMAGES, recipe, seed)
     snapshot = train_network(recipe, seed=seed)
     assert weights_hash(snapshot.state_dict) == weights_hash(expected)
@@ -96,7 +83,7 @@ def test_train_equals_the_independent_loop_bit_by_bit(changes, seed):
 
 def test_train_learns_and_reports_each_epoch():
     records = []
-    snapshot = train_network(changed_recipe({"epochs": 6}), on_epoch=records.append)
+    snapshot = train_network(nesterov_recipe(epochs=6), on_epoch=records.append)
     assert list(snapshot.history) == records
     assert [record.epoch for record in records] == [1, 2, 3, 4, 5, 6]
     assert records[-1].loss < records[0].loss
@@ -111,7 +98,8 @@ def test_train_learns_and_reports_each_epoch():
 
 
 def test_network_without_a_path_to_the_output_has_chance_accuracy():
-    assert measure_accuracy(SPACE, 10, train_network(architecture=10).state_dict, IMAGES) == 0.5
+    weights = train_network(nesterov_recipe(), architecture=10).state_dict
+    assert measure_accuracy(SPACE, 10, weights, IMAGES) == 0.5
 
 
 def test_published_job_has_the_published_settings(monkeypatch):

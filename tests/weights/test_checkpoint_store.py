@@ -1,5 +1,6 @@
 """The store of weights adds, finds and repairs weights, and rejects damaged files and manifests."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -178,21 +179,40 @@ def test_store_rejects_damaged_and_foreign_manifests(tmp_path, content, place):
         CheckpointStore(tmp_path).records()
 
 
-def test_store_reads_the_manifest_of_a_full_sweep_only_once(tmp_path):
-    common_fields = {"space": "nasbench201", "spec": "x", "epochs": 200, "seed": 777, "channels": 16, "cells": 5}
-    common_fields |= {"n_classes": 10, "parameters": 1, "source": "s", "source_sha256": "0" * 64, "sha256": "1" * 64}
-    lines = [
-        json.dumps(common_fields | {"index": index, "dataset": dataset, "file": f"{dataset}/{index}"})
-        for dataset in ("cifar10", "cifar100", "ImageNet16-120")
-        for index in nasbench201.evaluated_indices()
-    ]
-    header = json.dumps({"format": "robust201 checkpoints", "version": 1})
-    (tmp_path / "manifest.jsonl").write_text("\n".join([header, *lines, ""]))
+INVALID_VALUES: dict[str, Any] = {
+    "space": None,
+    "index": True,
+    "epochs": -1,
+    "seed": "0777",
+    "sha256": "0" * 63,
+    "training.inputs": [],
+    "training.outcome.test_accuracy": 2.5,
+    "steps": 1.5,
+    "unknown": 1,
+}
+
+
+@pytest.mark.parametrize("field_name", INVALID_VALUES)
+def test_error_contains_line_and_field_of_an_invalid_value(tmp_path, field_name):
+    with CheckpointStore(tmp_path) as store:
+        add_weights(store, training={"inputs": {"recipe": {"epochs": 2}}, "outcome": {"steps": 8}})
+        add_weights(store, 21)
+    header, line, other_line = store.manifest.read_text().splitlines()
+    fields = json.loads(line)
+    *parents, key = field_name.split(".")
+    functools.reduce(dict.__getitem__, parents, fields)[key] = INVALID_VALUES[field_name]
+    store.manifest.write_text(f"{header}\n{json.dumps(fields)}\n{other_line}\n")
+    with pytest.raises(CheckpointError, match=rf"manifest\.jsonl line 2: the field '{field_name}"):
+        CheckpointStore(tmp_path).records()
+
+
+def test_store_reads_the_manifest_only_once(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        added = {index: add_weights(store, index) for index in (3, 21, 309)}
     store = CheckpointStore(tmp_path)
-    assert len(store.records()) == len(lines) == 19_398
-    (tmp_path / "manifest.jsonl").unlink()
-    for index in nasbench201.evaluated_indices():
-        assert store.find(index, "cifar100").file == f"cifar100/{index}"
+    assert len(store.records()) == 3
+    store.manifest.unlink()
+    assert {index: store.find(index, "cifar10") for index in added} == added
 
 
 def add_snapshots(root: Path) -> CheckpointStore:

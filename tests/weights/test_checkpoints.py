@@ -91,15 +91,11 @@ def test_nasbench201_reader_returns_the_official_tensors(archive):
             assert_equal_tensors(source_weights.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
 
 
-@pytest.mark.parametrize(
-    "path_name",
-    ["folder", pytest.param("last part", marks=pytest.mark.slow)],
-)
-def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats, parts, path_name):
+def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats, parts):
     assert len(parts) > 3
-    path = {"folder": parts[0].parent, "last part": parts[-1]}[path_name]
-    assert detect_format(path).name == "nats-tar"
-    weights_of_trials = weights_by_trial(list(iter_weights(path)))
+    for path in (parts[0].parent, parts[-1]):
+        assert detect_format(path).name == "nats-tar"
+    weights_of_trials = weights_by_trial(list(iter_weights(parts[-1])))
     expected = weights_by_trial(list(iter_weights(nats)))
     assert weights_of_trials.keys() == expected.keys()
     for trial, source_weights in weights_of_trials.items():
@@ -110,7 +106,7 @@ def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats, parts, pat
 def test_tar_reader_accepts_an_archive_in_one_part(nats, parts, tmp_path):
     tar = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
     tar.write_bytes(b"".join(part.read_bytes() for part in parts))
-    assert [source_weights.index for source_weights in iter_weights(tar, datasets=["cifar10"])] == list(INDICES)
+    assert [source_weights.index for source_weights in iter_weights(tar, indices=[21], datasets=["cifar10"])] == [21]
 
 
 @pytest.mark.parametrize("suffix", ["pth", "pt", "safetensors"])
@@ -155,7 +151,7 @@ def test_nats_reader_ignores_seeds_without_weights(tmp_path):
 def test_nats_reader_prefers_zero_padded_file_names(nats, tmp_path):
     (tmp_path / "21.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
     assert [source_weights.index for source_weights in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
-    (tmp_path / "000021.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
+    (tmp_path / "21.pickle.pbz2").rename(tmp_path / "000021.pickle.pbz2")
     (tmp_path / "21.pickle.pbz2").write_bytes(b"")
     assert [source_weights.index for source_weights in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
 
@@ -275,10 +271,8 @@ def test_split_tar_reader_returns_networks_before_a_missing_part(nats, tmp_path)
     for part in parts[last_needed_part + 1 :]:
         part.unlink()
     index = int(Path(first_entry.name).name[:6])
-    assert [
-        source_weights.index
-        for source_weights in iter_weights(tmp_path / "download", indices=[index], datasets=["cifar10"])
-    ] == [index]
+    (source_weights,) = iter_weights(tmp_path / "download", indices=[index], datasets=["cifar10"])
+    assert source_weights.index == index
 
 
 def test_split_tar_reader_reads_only_the_requested_records(parts, monkeypatch):

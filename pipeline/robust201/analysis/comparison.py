@@ -63,10 +63,10 @@ class Comparison:
         Networks with doubtful accuracies are not bold, and are marked in the header.
         """
         networks = list(dict.fromkeys([*self.table["first"], *self.table["second"]]))
-        groups: Any = self.table.groupby(["key", "strength"], sort=False)
+        groups: Any = self.table.groupby(["key", "strength", "unit"], sort=False)
         rows: list[list[str | Cell]] = [
-            [key_label(key), strength_label(key, strength), *self._accuracy_cells(pairs, networks)]
-            for (key, strength), pairs in groups
+            [key_label(key), strength_label(strength, unit), *self._accuracy_cells(pairs, networks)]
+            for (key, strength, unit), pairs in groups
         ]
         headings = [f"{name} (doubtful)" if name in self.notices else name for name in networks]
         caption = (

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.class_summaries import confidence_quartiles, summarise_classes
-from robust201.analysis.labels import dataset_label
+from robust201.analysis.labels import dataset_label, key_label, strength_label
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.dataset.layout import CLEAN, paper_key, parse_architecture_id, sort_by_task_order
@@ -19,6 +19,7 @@ from robust201.dataset.reader import MEAN_DECIMALS, Dataset
 from robust201.images import DATASETS
 from robust201.networks.spaces import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
+from robust201.tasks.strengths import format_term
 
 ADVERSARIAL = "adversarial"
 CORRUPTION = "corruption"
@@ -35,9 +36,6 @@ MEAN_NOTE = (
     "not count."
 )
 """Note on the weighting of means, which follows the caption of the paper's Fig. 26."""
-
-MAX_ROUNDING_ERROR = 5e-5
-"""Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +61,6 @@ class DatasetResults:
     @property
     def label(self) -> str:
         return dataset_label(self.name)
-
-    @cached_property
-    def n_images(self) -> int | None:
-        """Smallest number of images of an accuracy; None if a number is unknown, or if accuracies contradict it."""
-        known = self.accuracies.notna().to_numpy()
-        counts = self.image_counts.to_numpy(np.float64)[known]
-        correct_counts = counts * self.accuracies.to_numpy(np.float64)[known]
-        # Accuracies are fractions of n images, possibly rounded to four decimals.
-        are_fractions = np.abs(correct_counts - np.round(correct_counts)) <= MAX_ROUNDING_ERROR * counts
-        return int(counts.min()) if len(counts) and are_fractions.all() else None  # NaN is not a fraction
 
     @cached_property
     def image_counts(self) -> pd.DataFrame:
@@ -140,6 +128,14 @@ class DatasetResults:
     def network_label(self, architecture: ArchitectureId) -> str:
         """Return a network's label: a cell's index with the sign #, or the network's name."""
         return f"#{architecture}" if self.space is not None else str(architecture)
+
+    def term(self, key: str, strength: float) -> str:
+        """Return a key at a strength, such as ``pgd:8/255``; keys without strengths have no suffix."""
+        return format_term(key, strength, self.reader.unit_of(key))
+
+    def column_label(self, key: str, strength: float) -> str:
+        """Return the label of a key and strength, such as ``PGD, ε = 8/255``."""
+        return ", ".join(filter(None, (key_label(key), strength_label(strength, self.reader.unit_of(key)))))
 
     def spec(self, architecture: ArchitectureId) -> str:
         return self.reader.id_to_string(architecture)

@@ -211,7 +211,7 @@ class Evaluation:
         rows: list[list[str | Cell]] = [
             [
                 key_label(row["key"]),
-                strength_label(row["key"], row["strength"]),
+                strength_label(row["strength"], row["unit"]),
                 Cell(format_percent(row["accuracy"], row["low"], row["high"])),
             ]
             for row in self.table.dropna(subset="accuracy").to_dict("records")

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias
 
-from robust201.core.records import CLEAN_STRENGTH
-from robust201.tasks import TASKS
+from robust201.tasks import Task
 from robust201.tasks.strengths import format_strength, unit_of
 
 LINE_SECONDS = 10.0
@@ -32,8 +31,9 @@ class EvaluationProgress:
         costs: estimated passes of each key, in the order of the evaluation.
         stage_costs: estimated passes of each attack of an ensemble, per image that it attacks, by key.
         key: the key that is being evaluated; empty before the first key.
-        strengths: the key's strengths.
+        strengths: text with the key's strengths.
         stage: text with the current attack of an ensemble; empty for other keys.
+        n_images: number of images.
         n_evaluations: number of evaluations (pairs of key and strength).
         n_evaluations_done: number of complete evaluations.
     """
@@ -41,31 +41,37 @@ class EvaluationProgress:
     costs: dict[str, float] = field(default_factory=dict)
     stage_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     key: str = ""
-    strengths: Sequence[float] = ()
+    strengths: str = ""
     stage: str = ""
+    n_images: int = 0
     n_evaluations: int = 0
     n_evaluations_done: int = 0
     _start_time: float = 0.0
     _first_key_time: float = 0.0
     _passes: float = 0.0
     _passes_of_key: float = 0.0
+    _n_strengths: int = 1
 
     def __post_init__(self) -> None:
         self._start_time = time.monotonic()
 
-    def begin_key(self, key: str, strengths: Sequence[float]) -> None:
-        """Record that a key begins and that the previous key is complete."""
+    def begin_key(self, task: Task, strengths: Sequence[float]) -> None:
+        """Record that a key begins at some strengths and that the previous key is complete."""
         if not self.key:
             self._first_key_time = time.monotonic()
-        self.key, self.strengths, self.stage, self._passes_of_key = key, strengths, "", 0.0
+        unit = unit_of(task.constraint, task.kind)
+        ends = dict.fromkeys(format_strength(strengths[index], unit) for index in (0, -1))
+        self.strengths = f" at {' to '.join(ends)}" if any(ends) else ""
+        self.key, self.stage, self._n_strengths, self._passes_of_key = task.key, "", len(strengths), 0.0
 
     def begin_stage(self, number: int, key: str, n_images: int) -> None:
-        """Record that the attack `key` of an ensemble begins, and how many images are left for it over all strengths.
+        """Record that the attack `key` of an ensemble begins, and how many images are left, over all strengths.
 
         The estimate of the ensemble is made again, because an attack receives only images that withstood the others.
         """
         stage_costs = self.stage_costs[self.key]
-        self.stage = f", attack {number} of {len(stage_costs)} ({key} on {n_images:,} images)"
+        fraction = n_images / max(1, self.n_images * self._n_strengths)
+        self.stage = f", attack {number} of {len(stage_costs)} ({key} on {fraction:.0%} of the images)"
         self.costs[self.key] = self._passes_of_key + n_images * sum(stage_costs[number - 1 :])
 
     def add_passes(self, count: int) -> None:
@@ -80,9 +86,8 @@ class EvaluationProgress:
             return f"checking the network, {elapsed}"
         cost = self.costs.get(self.key, 0.0)
         fraction = f": {min(0.99, self._passes_of_key / cost):.0%}" if cost and self._passes_of_key else ""
-        strengths = _describe_strengths(self.key, self.strengths)
         done = f"{self.n_evaluations_done} of {self.n_evaluations} evaluations done"
-        return f"{self.key}{strengths}{self.stage}{fraction}, {done}, {elapsed}, {self._describe_time_left()}"
+        return f"{self.key}{self.strengths}{self.stage}{fraction}, {done}, {elapsed}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
         if not self._passes or self.key not in self.costs:
@@ -96,15 +101,6 @@ class EvaluationProgress:
 
 def _format_time(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _describe_strengths(key: str, strengths: Sequence[float]) -> str:
-    task = TASKS.get(key)
-    if task is None or strengths == (CLEAN_STRENGTH,):
-        return ""
-    unit = unit_of(task.constraint, task.kind)
-    ends = " to ".join(format_strength(strength, unit) for strength in dict.fromkeys((strengths[0], strengths[-1])))
-    return f" at {ends}"
 
 
 @contextmanager

@@ -82,7 +82,7 @@ class Run:
 
     def estimate(self, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> None:
         """Estimate the passes of each key that is not saved, for the display of the time left."""
-        n_images = len(self.images)
+        n_images = self.shown.n_images = len(self.images)
         self.shown.costs = {
             task.key: n_images * len(missing) * _count_passes(self.context, task, parameters, self.images)
             for task, parameters in keys
@@ -134,7 +134,7 @@ def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tupl
 
 
 def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]) -> KeyResults:
-    run.shown.begin_key(task.key, strengths)
+    run.shown.begin_key(task, strengths)
     results = []
     # Custom code may use torch's generator, so the generator is seeded from the user's seed and the key.
     with dataclasses.replace(run.context, key=task.key).seeded(0):
@@ -234,7 +234,7 @@ def _evaluate_key(
             sizes = classifier.batch_sizes, run.context.attacked_model.batch_sizes
             if not is_out_of_memory(error) or halve_all(*sizes) is None:
                 raise
-            run.shown.begin_key(task.key, remaining)
+            run.shown.begin_key(task, remaining)
         if remaining:  # not in the `except` block, in which the error keeps the tensors of the evaluation alive
             free_cached_memory(classifier.device)
 

@@ -1,7 +1,7 @@
 """Labels of keys, strengths and datasets in figures and tables; unknown names are shown unchanged."""
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.dataset.layout import kind_of, paper_key, task_of
+from robust201.dataset.layout import paper_key, task_of
 from robust201.tasks import TASKS
 
 KEY_LABELS = {key: task.label for key, task in TASKS.items()}
@@ -20,24 +20,17 @@ def dataset_label(name: str) -> str:
     return DATASET_LABELS.get(name, name)
 
 
-def strength_label(key: str, strength: float) -> str:
-    """Return a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``.
+def strength_label(strength: float, unit: str) -> str:
+    """Return a strength with its unit (see `tasks.strengths.unit_of`), such as ``ε = 8/255`` or ``severity 3``.
 
-    The label is empty for clean images and for strength 0 of keys without a norm ball, such as grids of rotations.
-    Strengths of unknown keys have no unit (``strength 3``).
+    Epsilons in other norms are written ``ε = 0.5 (L2)``, strengths without a unit ``strength 3``. The label is empty
+    for clean images and for strength 0 of keys without a norm ball, such as grids of rotations.
     """
-    task = task_of(key)
-    if task is not None and task.constraint is not None:
-        ball = task.constraint
-        return f"ε = {strength:g}/{ball.divisor:g}" if ball.divisor != 1 else f"ε = {strength:g} ({ball.name})"
-    if strength == CLEAN_STRENGTH:
-        return ""
-    return f"severity {strength:g}" if kind_of(key) == "corruption" else f"strength {strength:g}"
-
-
-def column_label(key: str, strength: float) -> str:
-    """Return the label of a key and strength, such as ``PGD, ε = 8/255`` (see `strength_label`)."""
-    return ", ".join(filter(None, (key_label(key), strength_label(key, strength))))
+    if unit == "severity":
+        return f"severity {strength:g}"
+    if unit:
+        return f"ε = {strength:g}{unit}" if unit.startswith("/") else f"ε = {strength:g} ({unit})"
+    return "" if strength == CLEAN_STRENGTH else f"strength {strength:g}"
 
 
 def measure_label(key: str, measurement: str, strength: float) -> str:

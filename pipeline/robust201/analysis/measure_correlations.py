@@ -20,7 +20,7 @@ from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
 MIN_ARCHITECTURES = 8
 """Minimum number of architectures for a correlation."""
 
-COEFFICIENTS = ("kendall", "spearman", "partial", "gain")
+COEFFICIENTS = ("kendall", "partial", "gain")
 
 CORRELATION_COLUMNS = (
     *("dataset", "measure", "key", "strength", "n"),
@@ -48,7 +48,7 @@ def correlate_measures(
         is tau controlled for the number of parameters and the clean accuracy; either of them is left out if it is
         unknown or is itself one of the two correlated quantities. `gain` is the absolute tau minus the absolute tau of
         the number of parameters, and `beats_parameters` is whether the interval of the gain lies above 0. The interval
-        of each of the four coefficients is in the columns with the suffixes `_low` and `_high`. Coefficients and
+        of each of the three coefficients is in the columns with the suffixes `_low` and `_high`. Coefficients and
         intervals are NaN if the measure or the accuracy is constant.
     """
     measures = collect_measures(results, table)
@@ -71,14 +71,14 @@ def correlate_measures(
         complete_values = complete_values[~np.isnan(complete_values).any(axis=1)]
         if len(complete_values) < MIN_ARCHITECTURES:
             continue
-        kendall, spearman = correlate_ranks(complete_values)
+        kendall = correlate_ranks(complete_values)
         for measure_index, measure in enumerate(names):
             own_parameters = None if measure == PARAMETERS else parameters_index
             controls = [control for control in (own_parameters, clean_index) if control is not None]
             for target_index, strength in enumerate(strengths, start=len(names)):
                 identity = (results.name, measure, key, strength, len(complete_values))
                 pair = measure_index, target_index
-                coefficients = _correlation_row(kendall, spearman, pair, controls, parameters_index)
+                coefficients = _correlation_row(kendall, pair, controls, parameters_index)
                 rows.append(dict(zip(CORRELATION_COLUMNS, identity, strict=False)) | coefficients)
     frame = pd.DataFrame(rows, columns=list(CORRELATION_COLUMNS))
     positions = {name: position for position, name in enumerate(measures.columns)}
@@ -95,14 +95,12 @@ def _group_by_architectures(measures: pd.DataFrame) -> list[tuple[list[str], pd.
 
 def _correlation_row(
     kendall: Coefficients,
-    spearman: Coefficients,
     pair: tuple[int, int],
     controls: Sequence[int],
     parameters_index: int | None,
 ) -> dict[str, object]:
     intervals = {
         "kendall": kendall.interval(*pair),
-        "spearman": spearman.interval(*pair),
         "partial": kendall.partial_correlation(*pair, controls),
         "gain": None if parameters_index is None else kendall.gain(pair[0], parameters_index, pair[1]),
     }

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from robust201.analysis.comparison import LEVEL
 from robust201.analysis.dataset_results import CORRUPTION, SCORES, DatasetResults
-from robust201.analysis.labels import column_label, key_label
+from robust201.analysis.labels import key_label
 from robust201.analysis.tables import Cell, format_percent, format_range, latex_table, text_table
-from robust201.analysis.terms import evaluation_name, mean_accuracy, require_evaluations
+from robust201.analysis.terms import mean_accuracy, require_evaluations
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import CLEAN, kind_of
 from robust201.dataset.outcomes import Outcomes, checked_outcomes
@@ -179,16 +179,16 @@ def order_networks(results: DatasetResults, accuracies: "pd.Series[float]") -> l
 def default_names(results: DatasetResults) -> list[str]:
     """Return the names of clean images, of every attack (see `nearest_strength`), and of the mean over corruptions."""
     attacks = [*results.keys("attack"), *results.keys("other")]
-    names = [evaluation_name(key, nearest_strength(key, results.strengths(key))) for key in attacks]
+    names = [results.term(key, nearest_strength(key, results.strengths(key))) for key in attacks]
     return [*results.keys(CLEAN), *names, *([CORRUPTION] if CORRUPTION in results.scores else [])]
 
 
-def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFERENCE_EPSILON_255) -> float:
-    """Return the strength nearest to `epsilon` (in the key's units) or, for a corruption, to severity 3.
+def nearest_strength(key: str, strengths: Sequence[float]) -> float:
+    """Return the strength nearest to epsilon 1 (in the key's units) or, for a corruption, to severity 3.
 
     Of two equally near strengths, the lower one is returned.
     """
-    target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else epsilon
+    target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255
     return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
 
@@ -227,7 +227,7 @@ def _rank_by(results: DatasetResults, name: str) -> pd.DataFrame:
 def _label(results: DatasetResults, name: str, evaluations: Sequence[tuple[str, float]]) -> str:
     if len(evaluations) == 1:
         ((key, strength),) = evaluations
-        return column_label(key, strength)
+        return results.column_label(key, strength)
     return SCORES[name] if name in SCORES else f"mean {key_label(name)}"
 
 

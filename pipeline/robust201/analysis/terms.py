@@ -13,16 +13,10 @@ from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, Dataset
 from robust201.analysis.network_costs import network_costs
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.dataset.layout import architecture_of_network, paper_key, task_of
+from robust201.dataset.layout import architecture_of_network, paper_key
 from robust201.dataset.reader import MEAN_DECIMALS
 from robust201.tasks import expand_keys
-from robust201.tasks.strengths import format_term, parse_strength, parse_term, unit_of
-
-
-def evaluation_name(key: str, strength: float) -> str:
-    """Return the name of a key at a strength, such as ``pgd:8/255``; keys without strengths have no suffix."""
-    task = task_of(key)
-    return format_term(key, strength, "" if task is None else unit_of(task.constraint, task.kind))
+from robust201.tasks.strengths import parse_strength, parse_term
 
 
 def measure_name(key: str, measurement: str, strength: float) -> str:
@@ -59,9 +53,9 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
     if strengths := results.strengths(key):
         raise ConfigError(
             f"Looking up {name} failed for {results.name}: it has no results under {key} at this strength. "
-            f"Choose one of {', '.join(evaluation_name(key, strength) for strength in strengths)}."
+            f"Choose one of {', '.join(results.term(key, strength) for strength in strengths)}."
         )
-    names = [*results.scores, *dict(results.columns), *(evaluation_name(*column) for column in results.columns)]
+    names = [*results.scores, *dict(results.columns), *(results.term(*column) for column in results.columns)]
     raise ConfigError(
         f"Looking up {name!r} failed for {results.name}: no such name; expected a score, a key, or a key at a strength."
         f"{did_you_mean(name, names)}"
@@ -103,7 +97,7 @@ def collect_measures(results: DatasetResults, table: pd.DataFrame | None = None)
 
 def _is_named(results: DatasetResults, name: str, key: str, strength: float) -> bool:
     """Return whether a name means a key at a strength."""
-    if name == evaluation_name(key, strength):  # also strength 0 in published files, not an epsilon
+    if name == results.term(key, strength):  # also strength 0 in published files, not an epsilon
         return True
     named_key, text = parse_term(name)
     try:

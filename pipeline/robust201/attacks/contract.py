@@ -19,6 +19,7 @@ from robust201.networks.watch import Watch
 from robust201.tasks import Task
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
+from robust201.tasks.strengths import format_strength, unit_of
 
 
 def perturb(
@@ -131,7 +132,8 @@ def _violation(
         return _bug(name, "pixels in [0, 1]", f"[{lowest}, {highest}]", advice)
     strength = request.strengths[batch.strength_index]
     distance = float(constraint.distances(batch.images - to_float(request.images[batch.positions])).max())
-    ball = f"{constraint.name} distances up to epsilon {constraint.radius(strength):.6g} (strength {strength:g})"
+    epsilon = format_strength(strength, unit_of(constraint, "attack"))
+    ball = f"{constraint.name} distances up to epsilon {epsilon} ({constraint.radius(strength):.6g})"
     return _bug(name, ball, f"{distance:.6g}")
 
 

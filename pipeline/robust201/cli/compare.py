@@ -1,6 +1,7 @@
 """`robust201 compare` and `curves`: several networks on the same images."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,6 +78,7 @@ def compare(
 
     Python files are executed.
     """
+    from robust201.analysis.evaluation import Evaluation
     from robust201.analysis.requested_keys import parse_keys
     from robust201.comparing import compare as compare_networks
     from robust201.comparing import find_names, name_networks
@@ -96,8 +98,9 @@ def compare(
         write_table(out, comparison)
     if as_json:
         print_json({"summary": comparison.summary.splitlines(), "comparisons": comparison.table.to_dict("records")})
-    else:
-        typer.echo(comparison)
+    else:  # doubts about networks that were evaluated now have been printed as warnings
+        doubts = {name: lines for name, lines in comparison.notices.items() if isinstance(named[name], Evaluation)}
+        typer.echo(replace(comparison, notices=doubts))
 
 
 def curves(

@@ -26,6 +26,9 @@ _CONSOLE_OPTIONS: dict[str, Any] = {
     "emoji": False,
     "color_system": None if environ.get("NO_COLOR") else "auto",
 }
+warned: list[str] = []
+"""Warnings that the command has printed."""
+
 out = Console(**_CONSOLE_OPTIONS)
 err = Console(stderr=True, **_CONSOLE_OPTIONS)
 

@@ -128,7 +128,7 @@ def evaluate(
         print_json(result.model_info)
     elif as_json:
         summary = {"summary": result.summary.splitlines()} if keys in PRESETS else {}
-        print_json({"rows": to_json_rows(result.table)} | summary)
+        print_json({"rows": to_json_rows(result.table), "warnings": console.warned} | summary)
     else:
         typer.echo(result)
         if keys in PRESETS:

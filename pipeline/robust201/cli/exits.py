@@ -35,10 +35,12 @@ def run_to_exit_code(app: typer.Typer) -> int:
     It is 0 (complete), 2 (bad input), 3 (incomplete or interrupted) or 4 (storage error).
     """
     original_showwarning = warnings.showwarning
+    console.warned.clear()
 
     def show_warning(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:
         if issubclass(category, RobustWarning):
-            console.say(shorten(f"warning: {str(message).rstrip('.')}."))
+            console.warned.append(f"{str(message).rstrip('.')}.")
+            console.say(shorten(f"warning: {console.warned[-1]}"))
         else:
             original_showwarning(message, category, *arguments, **options)
 

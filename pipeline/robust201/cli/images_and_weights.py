@@ -127,7 +127,6 @@ def corrupt(
     frost: Annotated[
         Path | None, typer.Option(help="Folder with the six frost images. Default: synthetic frost.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
 ) -> None:
     """Generate corrupted images, reproducible from the seed.
 
@@ -142,7 +141,7 @@ def corrupt(
     image_set = load_data(data, resize=resize, count=images, seed=seed)
     textures = load_frost(frost) if frost is not None else synthetic_frost(seed)
     with console.showing_progress("Corrupting") as progress:
-        generate_corruptions(out, image_set, keys=names, seed=seed, frost=textures, workers=workers, progress=progress)
+        generate_corruptions(out, image_set, keys=names, seed=seed, frost=textures, progress=progress)
     typer.echo(
         f"{len(names)} corruptions of {len(image_set):,} images of {image_set.dataset} at 5 severities are in {out} "
         f"(generated, seed {seed}, frost {textures.name})."

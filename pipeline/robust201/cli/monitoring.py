@@ -27,8 +27,7 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Refresh until everything is complete, or no worker has been active for 15 minutes (exit code 3). "
-            "With --log: keep printing new lines.",
+            help="Refresh until everything is complete, or no worker has been active for 15 minutes (exit code 3).",
         ),
     ] = False,
     log: Annotated[
@@ -46,14 +45,14 @@ def status(
 
     For a training YAML or its checkpoint store, show how many epochs and training runs are complete.
     """
-    if log is not None:
-        _show_log(results_of(path), log, watch=watch, as_json=as_json)
-        return
-    if watch and as_json:
+    if watch and (as_json or log is not None):
         raise ConfigError(
-            "Reading the command line failed for robust201 status: --watch and --json are mutually exclusive. "
-            "Remove one of them; scripts can poll `robust201 status --json`."
+            "Reading the command line failed for robust201 status: --watch excludes --json and --log. Remove one of "
+            "them; scripts can poll `robust201 status --json`."
         )
+    if log is not None:
+        _show_log(results_of(path), log, as_json=as_json)
+        return
     from robust201.run.training_status import has_trainings
     from robust201.sweep.loading import is_training_yaml
 
@@ -120,28 +119,21 @@ def _read_patiently(read_status: Callable[[], Any]) -> Any:
     return read_status()
 
 
-def _show_log(results: Path, name: str, *, watch: bool, as_json: bool) -> None:
+def _show_log(results: Path, name: str, *, as_json: bool) -> None:
     """Print the events about a network and key."""
-    from robust201.run.logs import follow_log, read_log
-    from robust201.store.events import event_files
-    from robust201.store.folder import ResultsFolder
+    from robust201.run.logs import read_log
 
-    if watch and not event_files(results):
-        ResultsFolder.open(results)  # events of a results folder may follow; another path is an error
-    events = follow_log(results, name, every=1.0) if watch else read_log(results, name)
+    events = read_log(results, name)
     if not events:
         raise InputError(
             f"Looking up events failed for {name!r}: expected a network and key that a worker has started, such as "
             f"21/cifar10/pgd, or the beginning of a unit's id, got none in {results}. Correct the name, or wait."
         )
-    try:
-        for event in events:
-            if as_json:
-                typer.echo(json.dumps(event))
-            else:
-                show_event(event)
-    except KeyboardInterrupt:
-        return
+    for event in events:
+        if as_json:
+            typer.echo(json.dumps(event))
+        else:
+            show_event(event)
 
 
 def doctor(

@@ -25,6 +25,7 @@ from robust201.core.files import check_output_file, write_csv
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.dataset.derived import DerivedMetrics
+    from robust201.dataset.reader import Dataset
 
 
 _MAX_KEYS = 4
@@ -93,17 +94,18 @@ def _show_metrics(
         check_output_file(out)
         if out.suffix != ".csv":
             raise ConfigError(f"Writing metrics failed for --out {out}: the file name must end in .csv. Change it.")
-    derived_metrics = Dataset(dataset, weights=weights).metrics(data, keys)
+    reader = Dataset(dataset, weights=weights)
+    derived_metrics = reader.metrics(data, keys)
     if out is not None:
         write_csv(out, derived_metrics.table)
         console.say(f"Wrote {out}.")
     if as_json:
         print_json({"metrics": to_json_rows(derived_metrics.table), "needs": derived_metrics.needs})
     else:
-        _print_metrics(derived_metrics)
+        _print_metrics(derived_metrics, reader)
 
 
-def _print_metrics(metrics: "DerivedMetrics") -> None:
+def _print_metrics(metrics: "DerivedMetrics", reader: "Dataset") -> None:
     """Print the range of each metric over networks, and what is missing for metrics that were not computed."""
     from robust201.analysis.labels import strength_label
 
@@ -115,7 +117,8 @@ def _print_metrics(metrics: "DerivedMetrics") -> None:
         numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else "---"
         first_key, *others = key.split("+")
         keys = key if len(others) < _MAX_KEYS else f"{len(others) + 1} keys"
-        label = f"{dataset} {keys}" + ("" if math.isnan(strength) else f", {strength_label(first_key, strength)}")
+        at_strength = "" if math.isnan(strength) else f", {strength_label(strength, reader.unit_of(first_key))}"
+        label = f"{dataset} {keys}{at_strength}"
         rows.append((label, metric, *numbers, f"{len(values):,}", note))
     if rows:
         console.show_table("Metrics", ("", "metric", "lowest", "median", "highest", "networks", ""), rows)

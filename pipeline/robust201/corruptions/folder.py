@@ -2,18 +2,12 @@
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import PerturbationError
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
 from robust201.corruptions.frost_textures import FrostTextures
@@ -29,7 +23,7 @@ Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
 """Consecutive images of a file, in blocks of (n, H, W, 3)."""
 
 _BLOCK_IMAGES = 500
-"""Number of images that a process corrupts at a time."""
+"""Number of images that are corrupted at a time."""
 
 
 def generate_corruptions(
@@ -39,13 +33,12 @@ def generate_corruptions(
     keys: Sequence[str],
     seed: int,
     frost: FrostTextures,
-    workers: int = 1,
     progress: ImageProgress | None = None,
 ) -> None:
     """Write corrupted images in the published layout, skipping finished files (`robust201 corrupt`).
 
-    A killed run can be resumed (see `images.store`). The pixels do not depend on `workers`, the number of processes.
-    The order of the clean images is also the order in the files. `progress` is called after each block of images.
+    A killed run can be resumed (see `images.store`). The order of the clean images is also the order in the files.
+    `progress` is called after each block of images.
 
     Raises:
         ConfigError: a corruption does not exist.
@@ -57,59 +50,30 @@ def generate_corruptions(
     made = ArrayFolder(folder)
     size = images.images.shape[-1]
     shape = (N_SEVERITIES * len(images), size, size, 3)
-    work = [(severity, *block) for severity in range(1, N_SEVERITIES + 1) for block in _blocks(images)]
-    with sole_writer(folder, "Generating corruptions"), _mapping(workers) as map_blocks:
+    with sole_writer(folder, "Generating corruptions"):
         write_clean_set(made, images)
         unfinished = {key: recipe for key, recipe in recipes.items() if not made.is_complete(key, recipe)}
         n_done = 0
 
-        def count(blocks: Blocks) -> Blocks:
+        def generate(key: str) -> Blocks:
             nonlocal n_done
-            for block in blocks:
-                yield block
-                n_done += len(block)
-                if progress is not None:
-                    progress(n_done, len(unfinished) * shape[0])
+            for severity in range(1, N_SEVERITIES + 1):
+                for block in corrupt_blocks(images, key, severity, seed=seed, frost=frost):
+                    yield block
+                    n_done += len(block)
+                    if progress is not None:
+                        progress(n_done, len(unfinished) * shape[0])
 
         for key, recipe in unfinished.items():
-            blocks = count(map_blocks(partial(_corrupt_block, key, seed, frost), work))
-            made.write(key, blocks, shape=shape, recipe=recipe, info={"libraries": library_versions()})
+            made.write(key, generate(key), shape=shape, recipe=recipe, info={"libraries": library_versions()})
 
 
 def corrupt_blocks(images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures) -> Blocks:
     """Yield the images under a corruption at a severity, in blocks of (n, H, W, 3)."""
-    return (_corrupt_block(key, seed, frost, (severity, *block)) for block in _blocks(images))
-
-
-def _blocks(images: ImageSet) -> list[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """Return consecutive images (n, H, W, 3) and their indices (n,)."""
-    pixels = np.ascontiguousarray(images.images.transpose(0, 2, 3, 1))
-    blocks = [slice(start, start + _BLOCK_IMAGES) for start in range(0, len(images), _BLOCK_IMAGES)]
-    return [(pixels[block], images.indices[block]) for block in blocks]
-
-
-def _corrupt_block(
-    key: str, seed: int, frost: FrostTextures, work: tuple[int, NDArray[np.uint8], NDArray[np.int64]]
-) -> NDArray[np.uint8]:
-    severity, images, indices = work
-    return corrupt(images, key, severity, seed=seed, indices=indices, frost=frost)
-
-
-@contextmanager
-def _mapping(workers: int) -> Iterator[Callable[..., Blocks]]:
-    """Yield a function like `map`, which computes in this process or in several."""
-    if workers <= 1:
-        yield map
-        return
-    # Spawn processes, since a fork would copy locks that other threads of the caller hold.
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        try:
-            yield pool.map
-        except BrokenProcessPool as error:
-            raise PerturbationError(
-                f"Generating corruptions failed for {workers} workers: one was killed, perhaps because memory ran out. "
-                "Run the same command again with fewer workers; it skips finished files."
-            ) from error
+    for start in range(0, len(images), _BLOCK_IMAGES):
+        block = slice(start, start + _BLOCK_IMAGES)
+        pixels = np.ascontiguousarray(images.images[block].transpose(0, 2, 3, 1))
+        yield corrupt(pixels, key, severity, seed=seed, indices=images.indices[block], frost=frost)
 
 
 def library_versions() -> dict[str, str]:

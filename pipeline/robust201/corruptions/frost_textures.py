@@ -1,7 +1,6 @@
 """Frost textures: the published script's photographs, or synthetic ones that need no download."""
 
 import hashlib
-import io
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,17 +13,11 @@ from robust201.core.noise import generator
 from robust201.core.portable_floats import exp
 from robust201.core.records import canonical_json
 from robust201.corruptions.sampling import resize_bilinear, truncate
+from robust201.images.downloads.registry import Checksum, find_download
 
-FROST_FILES = {
-    "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
-    "frost2.png": "fe211a89b336999c207a852ce05818d4545d0b57c5beadd824b4cc9d9a9b6137",
-    "frost3.png": "2d0d50b4a9bb213f38b024ef7768731bb83cc08d2f26b5766bbc167cdfa0e504",
-    "frost4.jpg": "3f8b91ca1a9fa7167b09e773da53f5ae60d0a1fd88f02a783f6e328a72887f6e",
-    "frost5.jpg": "5fc6a19df4a429ba68abdcc8f8a4278d4c9f81c9ccafd2c92ab0c8cf8992ebd2",
-}
-"""File name → SHA-256 of the photographs in the wheel of imagecorruptions 1.1.2, which are the same as in
-hendrycks/robustness. The wheel has a sixth photograph, which the published script never uses, since its index is
-`randint(5)`."""
+FROST_FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
+"""Photographs in the wheel of imagecorruptions 1.1.2, which are the same as in hendrycks/robustness. The wheel has a
+sixth photograph, which the published script never uses, since its index is `randint(5)`."""
 
 SYNTHETIC_TONES = (
     ((78, 149, 166), 18),
@@ -96,28 +89,17 @@ def load_frost(folder: Path) -> FrostTextures:
     """Load the five photographs of frost that the published script uses (`robust201 fetch imagecorruptions-frost`).
 
     Raises:
-        DatasetError: a file is missing, or its SHA-256 differs.
+        DatasetError: a file is missing, or is not the published one.
     """
-    return FrostTextures.of("imagecorruptions", tuple(_load(folder / name) for name in FROST_FILES))
+    checksums = find_download("imagecorruptions-frost").members
+    return FrostTextures.of("imagecorruptions", tuple(_load(folder / name, checksums[name]) for name in FROST_FILES))
 
 
-def _load(path: Path) -> NDArray[np.uint8]:
+def _load(path: Path, checksum: Checksum) -> NDArray[np.uint8]:
     from PIL import Image
 
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DatasetError(
-            f"Loading frost failed for {path}: the file cannot be read ({error.strerror}). Run `robust201 fetch "
-            "imagecorruptions-frost`, or choose synthetic frost."
-        ) from error
-    sha256 = hashlib.sha256(content).hexdigest()
-    if sha256 != FROST_FILES[path.name]:
-        raise DatasetError(
-            f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {sha256}. "
-            "The file is damaged or not the published photograph; fetch it again."
-        )
-    with Image.open(io.BytesIO(content)) as image:
+    checksum.check_file(path)
+    with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
 
 

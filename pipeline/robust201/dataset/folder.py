@@ -370,27 +370,19 @@ class DatasetFolder:
     def missing_file_error(self, dataset: str, key: str, measurement: str) -> ResultsError:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         datasets = {path.name for path in self.path.iterdir() if path.is_dir()} | {*self._keys_by_dataset}
-        task = task_of(key)
         measurement, _ = ELEMENTS.get(measurement, (measurement, None))
-        measurements = self.possible_measurements(dataset, key)
-        if dataset not in datasets:
-            problem = f"expected a dataset of {self.path}, got {dataset!r}.{did_you_mean(dataset, sorted(datasets))}"
-        elif task is None and not self.mentions_key(key):
-            known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
-            problem = f"expected a known key, got {key!r}.{did_you_mean(key, known_keys)}"
-        elif measurement not in measurements:
-            suggestion = did_you_mean(measurement, measurements)
-            problem = f"expected a measurement of {self.path / dataset}, got {measurement!r}.{suggestion}"
-        else:
-            is_partial_export = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
-            reason = (
-                "this is a partial export, see missing.json"
-                if is_partial_export
-                else "they were not computed, or their file was not downloaded"
-            )
-            problem = (
-                f"there is no file in {self.path / dataset}: {reason}. Export or download it, or omit these results."
-            )
+        keys = [*self.keys, *TASKS, *(task.published_key for task in TASKS.values())]
+        problem = f"there is no file in {self.path / dataset}. Export or download it, or omit these results."
+        if any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key)):
+            problem = f"this is a partial export, see {MISSING_FILE}. Export the complete results, or omit these."
+        for noun, name, known in (
+            ("dataset", dataset, sorted(datasets)),
+            ("key", key, [each for known_key in keys for each in spellings(known_key)]),
+            ("measurement", measurement, self.possible_measurements(dataset, key)),
+        ):
+            if name not in known:
+                problem = f"expected a {noun} of {self.path}, got {name!r}.{did_you_mean(name, known)}"
+                break
         return ResultsError(f"Reading failed for {dataset} {key} {measurement}: {problem}")
 
 

@@ -30,6 +30,7 @@ from robust201.dataset.row_block import RowBlock
 from robust201.dataset.table import is_scalar, read_numbers
 from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
+from robust201.tasks.strengths import unit_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -303,6 +304,10 @@ class MergedFolders:
     def norm_ball_of(self, key: str) -> Constraint | None:
         """Return an attack's norm ball; None for keys that are not attacks."""
         return next((ball for folder in self.folders if (ball := folder.norm_ball_of(key))), None)
+
+    def unit_of(self, key: str) -> str:
+        """Return the unit of a key's strengths (see `tasks.strengths.unit_of`)."""
+        return unit_of(self.norm_ball_of(key), self.kind_of(key))
 
     def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
         """Return the payloads in sweep.json of a key's protocols; empty without one, and for several folders."""

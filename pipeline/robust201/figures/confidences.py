@@ -8,7 +8,6 @@ import pandas as pd
 
 from robust201.analysis.class_summaries import CLASS_CONFIDENCES, CONFIDENCES
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.labels import column_label
 from robust201.core import colours
 from robust201.dataset.layout import CLEAN
 from robust201.figures import drawings
@@ -113,7 +112,7 @@ def draw_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figu
     for key in sort_by_group(list(frame["key"].unique())):
         rows = frame[frame["key"] == key]
         strength = float(rows["strength"].iloc[0])
-        panels.append(Panel((column_label(key, strength),), partial(draw, rows=rows)))
+        panels.append(Panel((results.column_label(key, strength),), partial(draw, rows=rows)))
     min_width = max(108.0, CLASS_WIDTH * n_classes)
     return Figure(panels, min_width, max(165.0, min_width))
 

@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.labels import column_label
 from robust201.figures import drawings
 from robust201.figures.definition import FigureDefinition
 from robust201.figures.keys import reference_columns
@@ -51,7 +50,7 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     panels = []
     groups: Any = frame.groupby(["key", "strength"], sort=False)
     for (key, strength), rows in groups:
-        title = column_label(key, strength)
+        title = results.column_label(key, strength)
         panels.append(Panel((title,), partial(draw, matrix=rows.droplevel(["key", "strength"]))))
     return Figure(panels, 112)
 

@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.labels import column_label, dataset_label, key_label, measure_label, strength_label
+from robust201.analysis.labels import dataset_label, key_label, measure_label, strength_label
 from robust201.analysis.measure_correlations import correlate_measures
 from robust201.analysis.measure_folders import read_measure_folders
 from robust201.analysis.network_costs import MACS
@@ -48,13 +48,11 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
     keys = results.keys("corruption")
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys(CLEAN) else []
     severities = sorted({strength for key in keys for strength in results.strengths(key)})
-    return _correlate(
-        results,
-        {
-            strength_label(keys[0], severity): clean + [(k, severity) for k in keys if severity in results.strengths(k)]
-            for severity in severities
-        },
-    )
+    columns = {
+        severity: [*clean, *((key, severity) for key in keys if severity in results.strengths(key))]
+        for severity in severities
+    }
+    return _correlate(results, {strength_label(severity, "severity"): columns[severity] for severity in severities})
 
 
 def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
@@ -66,7 +64,7 @@ def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
     columns = {}
     for other in results.folder:
         for key, strength in _clean_and_attacks(other):
-            label = f"{dataset_label(other.name)}: {column_label(key, strength)}"
+            label = f"{dataset_label(other.name)}: {other.column_label(key, strength)}"
             columns[label] = other.column(key, strength)
     tau = _kendall(pd.DataFrame(columns))
     return pd.DataFrame() if len(results.folder) < 2 or tau.isna().to_numpy().all() else tau
@@ -80,7 +78,7 @@ def _correlate(results: DatasetResults, columns_by_view: Mapping[str, Sequence[K
     tau_by_view = {}
     for view, columns in columns_by_view.items():
         # Omit the severity if all columns have the same severity.
-        names = [key_label(k) if view else column_label(k, s) for k, s in columns]
+        names = [key_label(k) if view else results.column_label(k, s) for k, s in columns]
         tau = _kendall(results.accuracies[list(columns)].set_axis(names, axis=1))
         if len(columns) > 1 and not tau.isna().to_numpy().all():
             tau_by_view[view] = tau
@@ -116,9 +114,9 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
     return correlations.replace({"measure": labels | {MACS: "FLOPs"}})
 
 
-def measure_matrix(rows: pd.DataFrame) -> pd.DataFrame:
+def measure_matrix(rows: pd.DataFrame, results: DatasetResults) -> pd.DataFrame:
     """Arrange Kendall's tau of `correlate_measures` with one row per measure and one column per key and strength."""
-    labels = [column_label(key, strength) for key, strength in zip(rows["key"], rows["strength"], strict=True)]
+    labels = [results.column_label(key, strength) for key, strength in zip(rows["key"], rows["strength"], strict=True)]
     matrix = rows.assign(column=labels).set_index(["measure", "column"])["kendall"].unstack()
     return matrix.loc[list(dict.fromkeys(rows["measure"])), list(dict.fromkeys(labels))]
 
@@ -141,8 +139,7 @@ def draw_single_matrix(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 def draw_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw a heat map of measures (rows) and accuracies (columns); see `measure_correlations`."""
-    del results
-    draw = partial(_draw_matrix, tau=measure_matrix(frame), largest=MEASURE_TILE)
+    draw = partial(_draw_matrix, tau=measure_matrix(frame, results), largest=MEASURE_TILE)
     return Figure([Panel((), draw)], drawings.SINGLE_WIDTH, drawings.SINGLE_WIDTH)
 
 

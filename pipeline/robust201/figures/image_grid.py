@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -14,6 +14,9 @@ from PIL import Image
 from robust201.core.colours import INK, PAPER
 from robust201.figures.panels import FONT, POINTS_PER_INCH, SMALL_SIZE, Chart
 
+WIDTH = 5.0 * POINTS_PER_INCH
+"""Width of a sheet, in points."""
+
 _LINE_HEIGHT = 11.0
 """Height of a line of text, in points."""
 
@@ -21,32 +24,16 @@ _MIN_SIDE = 256
 """Minimum length of an enlarged image's longer side, in pixels; viewers would smooth smaller images."""
 
 
-class Tile(NamedTuple):
-    """An image in a sheet.
-
-    Attributes:
-        pixels: (C, H, W) in [0, 1], with C of 1 or 3.
-        caption: text below the image.
-    """
-
-    pixels: NDArray[np.float32]
-    caption: str = ""
+Tile = tuple[NDArray[np.float32], str]
+"""An image (C, H, W) in [0, 1], with C of 1 or 3, and the caption below it."""
 
 
 def draw_image_grid(
-    rows: Sequence[Sequence[Tile]], *, column_labels: Sequence[str], row_labels: Sequence[str], width: float
+    rows: Sequence[Sequence[Tile]], *, column_labels: Sequence[str], row_labels: Sequence[str]
 ) -> alt.LayerChart:
-    """Draw rows of images.
-
-    Args:
-        rows: rows of images, all of the same length.
-        column_labels: text above each column.
-        row_labels: text to the left of each row; an empty text means that the row belongs to the row above.
-        width: width of the sheet, in inches.
-    """
-    side = POINTS_PER_INCH * width / (len(column_labels) + 1)
-    caption_height = _LINE_HEIGHT if any(tile.caption for row in rows for tile in row) else 0.0
-    row_height = side + caption_height + 4
+    """Draw rows of images, all of the same length, with a label above each column and to the left of each row."""
+    side = WIDTH / (len(column_labels) + 1)
+    row_height = side + _LINE_HEIGHT + 4
     tiles = pd.DataFrame(
         [
             {
@@ -54,11 +41,11 @@ def draw_image_grid(
                 "y": _LINE_HEIGHT + row_number * row_height,
                 "middle": (column + 1.5) * side,
                 "below": _LINE_HEIGHT + row_number * row_height + side,
-                "url": _encode_png(tile.pixels),
-                "caption": tile.caption,
+                "url": _encode_png(pixels),
+                "caption": caption,
             }
             for row_number, row in enumerate(rows)
-            for column, tile in enumerate(row)
+            for column, (pixels, caption) in enumerate(row)
         ]
     )
     heads = pd.DataFrame({"x": side * (np.arange(len(column_labels)) + 1.5), "text": list(column_labels)})
@@ -72,8 +59,7 @@ def draw_image_grid(
         _text(sides, baseline="middle").encode(x=alt.value(side / 2), y=_pixel("y"), text="text:N"),
     ]
     config = alt.Config(background=PAPER, view=alt.ViewConfig(stroke=None), font=FONT)
-    sheet_width, height = side * (len(column_labels) + 1), _LINE_HEIGHT + row_height * len(rows)
-    return alt.LayerChart(layer=layers, config=config, width=sheet_width, height=height)
+    return alt.LayerChart(layer=layers, config=config, width=WIDTH, height=_LINE_HEIGHT + row_height * len(rows))
 
 
 def _text(rows: pd.DataFrame, **place: Any) -> alt.Chart:
@@ -95,12 +81,3 @@ def _encode_png(pixels: NDArray[np.float32]) -> str:
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
-
-
-def change_to_image(change: NDArray[np.float32], max_change: float) -> NDArray[np.float32]:
-    """Convert the change of an image's pixels to an image in which grey means no change.
-
-    A change of ±`max_change` becomes white or black.
-    """
-    scaled_change: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(max_change, 1e-9)), 0, 1)
-    return scaled_change

@@ -60,7 +60,8 @@ def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
         ],
         "columns": _pack_columns(ranking, networks),
         "evaluations": [
-            {"key": key_label(key), "strength": strength_label(key, strength)} for key, strength in results.columns
+            {"key": key_label(key), "strength": strength_label(strength, results.reader.unit_of(key))}
+            for key, strength in results.columns
         ],
         "accuracies": pack_numbers(accuracies.to_numpy(np.float64)),
         "low": pack_numbers(low),

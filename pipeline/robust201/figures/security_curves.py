@@ -24,7 +24,7 @@ _N_CURVE_POINTS = 400
 """Number of points of a drawn curve."""
 
 _SHOWN_FRACTION = 0.99
-"""The default horizontal axis covers the distances of at least this fraction of each network's fooled images."""
+"""The horizontal axis covers the distances of at least this fraction of each network's fooled images."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,27 +113,24 @@ class SecurityCurves:
 
     __repr__ = __str__
 
-    def figure(self, largest: float | None = None) -> "Figure":
+    def figure(self) -> "Figure":
         """Return the figure: one line per network, with a band of pointwise 95% intervals.
 
-        Args:
-            largest: largest epsilon on the horizontal axis; by default, the axis covers at least 99% of each network's
-                fooled images.
+        The horizontal axis covers at least 99% of each network's fooled images.
         """
         from robust201.figures.curves import draw_security_curves
 
-        end = self._default_end() if largest is None else largest
+        end = self._end()
         note = f"{', '.join(self._attacks)}; {len(self.distances):,} images; bands: 95% intervals"
         rows = self.accuracy(np.linspace(0, end, _N_CURVE_POINTS))
         return draw_security_curves(rows, (0, end), self.constraint.axis, note)
 
-    def save(self, out: str | Path, *, width: str | float = "column", largest: float | None = None) -> Path:
+    def save(self, out: str | Path, *, width: str | float = "column") -> Path:
         """Write a figure of the curves to a file.
 
         Args:
             out: file name ending in .pdf, .svg or .png.
             width: ``column``, ``page``, or inches.
-            largest: largest epsilon on the horizontal axis (see `figure`).
 
         Raises:
             ConfigError: the file name has another ending, or the width is invalid.
@@ -144,10 +141,10 @@ class SecurityCurves:
         check_figure_name(path)
         file_format = path.suffix.removeprefix(".")
         with atomic_write(path) as stream:
-            stream.write(draw_file(self.figure(largest), parse_width(width), file_format))
+            stream.write(draw_file(self.figure(), parse_width(width), file_format))
         return path
 
-    def _default_end(self) -> float:
+    def _end(self) -> float:
         distances = self.distances.to_numpy(np.float64)
         ends = [
             np.quantile(column[np.isfinite(column)], _SHOWN_FRACTION)

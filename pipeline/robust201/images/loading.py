@@ -8,16 +8,14 @@ Loaders import pyarrow, Pillow and scikit-learn only when they run.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.core.records import ImageSet, Split, image_hash
 from robust201.images.checks import LabelledImages
-from robust201.images.cifar import BINARY, PYTHON, find_folder, load_binary, load_python
+from robust201.images.cifar import find_cifar, load_cifar
 from robust201.images.class_folders import ImageFiles, find_split_folder, load_folders
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
@@ -29,13 +27,6 @@ from robust201.images.selection import select_rows
 from robust201.images.specs import DATASETS, UNKNOWN_COUNT, DatasetSpec, Resize, custom_dataset, dataset
 
 
-class Loader(Protocol):
-    """Signature of a form's loader."""
-
-    def __call__(self, spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages | ImageFiles:
-        """Read a split from the path that the form's `find` returned."""
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """A file format of images. The YAML field `form` selects it by name, so file formats are called forms here.
@@ -44,20 +35,19 @@ class Form:
         name: name in the YAML and on the command line.
         files: description of the files, for messages.
         find: (spec of the dataset, file or folder, split) → path for `load`, or None if the files are not there.
-        load: reads a split.
+        load: (spec, path, split, verify=…) → the images and labels of a split.
     """
 
     name: str
     files: str
     find: Callable[[DatasetSpec, Path, Split], Path | None]
-    load: Loader
+    load: Callable[..., LabelledImages | ImageFiles]
 
 
 FORMS: dict[str, Form] = {
     form.name: form
     for form in (
-        Form("binary", "the folder of CIFAR's binary version", partial(find_folder, BINARY), load_binary),
-        Form("python", "the folder of CIFAR's Python version", partial(find_folder, PYTHON), load_python),
+        Form("python", "the folder of CIFAR's Python version", find_cifar, load_cifar),
         Form("imagenet16", "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
         Form("digits", "the digits that scikit-learn ships", find_digits, load_digits),
         Form("idx", "the IDX files (train-images-idx3-ubyte.gz, …)", find_idx, load_idx),

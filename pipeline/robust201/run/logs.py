@@ -1,7 +1,5 @@
 """Events about one network and key, from the files of all processes (`robust201 status --log NAME`)."""
 
-import time
-from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
@@ -33,15 +31,3 @@ def _is_about(event: Event, words: list[str]) -> bool:
     if is_id and str(event.get("unit", "")).startswith(words[0]):
         return True
     return bool(words) and label[:1] == words[:1] and set(words) <= set(label)
-
-
-def follow_log(results: Path, name: str, *, every: float) -> Iterator[Event]:
-    """Yield the events about a network and key, and then new ones, until the caller stops."""
-    seen: set[tuple[str, float, str]] = set()
-    while True:
-        for event in read_log(results, name):
-            identity = event["process"], event["time"], event["event"]
-            if identity not in seen:
-                seen.add(identity)
-                yield event
-        time.sleep(every)

@@ -1,10 +1,10 @@
-"""Kendall's and Spearman's rank correlations of many columns, with confidence intervals over architectures.
+"""Kendall's rank correlations of many columns, with confidence intervals over architectures.
 
-Both coefficients use the signs of all pairwise differences. Therefore one pass over blocks of architectures gives every
-coefficient and its influence values, which are the effects of single architectures on the coefficient. Standard errors
+One pass over blocks of architectures gives the signs of all pairwise differences, and so every coefficient and its
+influence values, which are the effects of single architectures on the coefficient. Standard errors
 are computed from the standard deviations of the influence values. This method, the infinitesimal jackknife, is the
 limit of a bootstrap over architectures. Standard errors of differences and of partial correlations follow from the
-chain rule. Ties are handled as in tau-b (Kendall) and with mean ranks (Spearman).
+chain rule. Ties are handled as in tau-b.
 
 Source: Kendall, "The treatment of ties in ranking problems", Biometrika 33 (1945); Efron and Tibshirani, "An
 Introduction to the Bootstrap", 1993, chapter 21 (influence values); Kendall and Gibbons, "Rank Correlation Methods",
@@ -78,15 +78,8 @@ class Coefficients:
         return _interval(value, influence)
 
 
-class RankCorrelations(NamedTuple):
-    """Kendall's and Spearman's coefficients of the same columns."""
-
-    kendall: Coefficients
-    spearman: Coefficients
-
-
-def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
-    """Compute Kendall's tau-b and Spearman's rho between every two columns, with influence values.
+def correlate_ranks(columns: ArrayLike) -> Coefficients:
+    """Compute Kendall's tau-b between every two columns, with influence values.
 
     `columns` are (N, P) numbers without NaN, one row per architecture; N is at least 3.
     """
@@ -97,38 +90,14 @@ def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
     codes = np.stack([np.unique(column, return_inverse=True)[1] for column in column_array.T]).astype(
         np.int32
     )  # (P, N)
-    ranks = np.stack([_mean_signs(column) for column in codes])  # (P, N): mean over k of sign(x_j - x_k)
     concordance = np.empty((n, p, p), np.float32)  # mean over j of sign(x_i - x_j) sign(y_i - y_j)
-    rank_shifts = np.empty((n, p, p), np.float32)  # mean over j of sign(x_j - x_i) rank(y_j)
     block_rows = max(1, _BLOCK_BYTES // (4 * n * p))
     for start in range(0, n, block_rows):
         rows = slice(start, min(n, start + block_rows))
         signs = np.sign(codes[:, rows, None] - codes[:, None, :]).astype(np.float32).transpose(1, 0, 2)  # (B, P, N)
         concordance[rows] = signs @ signs.transpose(0, 2, 1) / n
-        rank_shifts[rows] = -(signs @ ranks.T.astype(np.float32)) / n
-    return RankCorrelations(_kendall(concordance), _spearman(ranks, rank_shifts))
-
-
-def _mean_signs(codes: NDArray[Any]) -> _Floats:
-    """Return the mean over k of sign(x_j - x_k), which is the mean rank, centred and scaled to (-1, 1)."""
-    tie_counts = np.bincount(codes)
-    n_below = np.cumsum(tie_counts) - tie_counts
-    n_above = len(codes) - n_below - tie_counts
-    means: _Floats = ((n_below - n_above) / len(codes))[codes]
-    return means
-
-
-def _kendall(concordance: NDArray[np.float32]) -> Coefficients:
     means = concordance.mean(axis=0, dtype=np.float64)
     return _normalise(means, 2 * (concordance - means.astype(np.float32)))
-
-
-def _spearman(ranks: _Floats, rank_shifts: NDArray[np.float32]) -> Coefficients:
-    products = (ranks.T[:, :, None] * ranks.T[:, None, :]).astype(np.float32)
-    means = products.mean(axis=0, dtype=np.float64)
-    # The influence of a row is its own product, plus its effect on the ranks of all other rows in either column.
-    influence = products + rank_shifts + rank_shifts.transpose(0, 2, 1)
-    return _normalise(means, influence - influence.mean(axis=0, dtype=np.float64).astype(np.float32))
 
 
 def _normalise(means: _Floats, influence: NDArray[np.float32]) -> Coefficients:

@@ -60,6 +60,8 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
     # pydantic reports one problem per type that it tried for the field.
     field_problems = [other for other in problems if field_names_of(other["loc"]) == field_names_of(problem["loc"])]
     expected = " or ".join(dict.fromkeys(map(_describe_valid_values, field_problems)))
+    if field_path[-2:-1] == ("severities",):  # a severity may look like an epsilon
+        expected = "severities, integers from 1 to 5"
     has_choices = any(field_problem["type"] == "literal_error" for field_problem in field_problems)
     choices = re.findall("'([^']*)'", expected) if has_choices else []
     is_choice = choices and (len(field_problems) == 1 or isinstance(problem["input"], str))

@@ -112,6 +112,7 @@ def suggest_key(name: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     key_by_label = {_normalise(task.label): task.key for task in TASKS.values() if task.key in known}
+    key_by_label |= {_normalise(group): group for group in KEY_GROUPS if group in known}
     return did_you_mean(key_by_label.get(_normalise(name), name), known)
 
 

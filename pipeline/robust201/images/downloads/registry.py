@@ -44,7 +44,7 @@ class Checksum:
             self.check(path, path.stat().st_size, digest_of(path, self.hasher))
         except OSError as error:
             raise DatasetError(
-                f"Verifying failed for {path}: {error.strerror}. Correct the permissions of the file."
+                f"Verifying failed for {path}: {error.strerror}. Correct the path, or the permissions of the file."
             ) from error
 
     def check(self, file: Path, size: int, digest: str) -> None:
