@@ -69,9 +69,9 @@ def test_fetch_error_explains_the_manual_download_without_a_network(
     tmp_path: Path, change_download: ChangeDownload
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed_server:
-        url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-python.tar.gz"
+        url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-binary.tar.gz"
     change_download("cifar10", url=url)
-    with pytest.raises(DatasetError, match=rf"{url}: .*c58f30108f718f92721af3b95e74349a.*{tmp_path} yourself"):
+    with pytest.raises(DatasetError, match=rf"{url}: .*c32a1d4ab5d03f1284b67883e8d87530.*{tmp_path} yourself"):
         fetch("cifar10", tmp_path)
     assert names_in(tmp_path) == []
 
