@@ -1,7 +1,6 @@
 """Commands with damaged weights compute what they can; with damaged images, they write nothing."""
 
 import json
-import pickle
 import shutil
 
 import numpy as np
@@ -44,9 +43,11 @@ def test_import_weights_keeps_going_after_a_rejected_network(robust201, tmp_path
 
 def test_commands_reject_damaged_images(robust201, write_sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
-    batches = tmp_path / "cifar10" / "cifar-10-batches-py"
+    batches = tmp_path / "cifar10" / "cifar-10-batches-bin"
     batches.mkdir(parents=True)
-    (batches / "test_batch").write_bytes(pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [10]}))
+    records = np.zeros((10_000, 1 + 3 * 32 * 32), np.uint8)
+    records[7, 0] = 10
+    (batches / "test_batch.bin").write_bytes(records.tobytes())
     datasets = {"cifar10": {"path": str(tmp_path / "cifar10"), "corruptions": None}}
     sweep = write_sweep(datasets=datasets, checkpoints=None, weights={"random": {}}, keys={"clean": {}})
     original_paths = sorted(tmp_path.rglob("*"))

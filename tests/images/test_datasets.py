@@ -34,6 +34,7 @@ from tests.support.dataset_files import (
     encode,
     fabricate,
     idx_bytes,
+    write_binary,
     write_idx,
     write_parquet,
     write_table,
@@ -123,8 +124,8 @@ def test_load_images_reports_the_row_of_an_invalid_label(tmp_path, name, form, l
     spec = dataset(name)
     images, labels = fabricate(spec, 6)
     labels[3] = spec.n_classes if label == "n_classes" else label
-    if form == "idx" and not 0 <= labels[3] <= 255:
-        labels[3] = 255  # this form stores labels as bytes
+    if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
+        labels[3] = 255  # these forms store labels as bytes
     if form == "imagenet16" and label == "n_classes":
         labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
@@ -147,9 +148,11 @@ def replace_published(
 
 
 VERIFIED_FORMS = [
-    ("cifar10", "python", "cifar10"),
-    ("cifar100", "python", "cifar100"),
+    ("cifar10", "python", "cifar10-python"),
+    ("cifar100", "python", "cifar100-python"),
     ("ImageNet16-120", "imagenet16", "ImageNet16-120"),
+    ("cifar10", "binary", "cifar10"),
+    ("cifar100", "binary", "cifar100"),
     ("mnist", "idx", "mnist"),
 ]
 
@@ -172,6 +175,15 @@ def test_load_images_verifies_published_checksums(tmp_path, monkeypatch, name, f
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 \w{{32}}, got \w{{32}}"):
         load_images(name, path=tmp_path, form=form)
+
+
+@pytest.mark.parametrize("size", [None, -1, 0])
+def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path, size: int | None) -> None:
+    spec = dataset("cifar10")
+    (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(DatasetError, match=rf"{file}: expected .* bytes, got"):
+        load_images("cifar10", path=tmp_path, verify=size is None)
 
 
 # --- damaged pickles

@@ -65,9 +65,9 @@ def test_fetch_leaves_no_file_after_a_failure(tmp_path, cifar10c_server, fault):
 @pytest.mark.usefixtures("server")  # which makes attempts follow one another at once
 def test_fetch_error_explains_the_manual_download_without_a_network(tmp_path, change_download):
     with socket.create_server(("127.0.0.1", 0)) as closed_server:
-        url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-python.tar.gz"
+        url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-binary.tar.gz"
     change_download("cifar10", url=url)
-    with pytest.raises(DatasetError, match=rf"{url}: .*c58f30108f718f92721af3b95e74349a.*{tmp_path} yourself"):
+    with pytest.raises(DatasetError, match=rf"{url}: .*c32a1d4ab5d03f1284b67883e8d87530.*{tmp_path} yourself"):
         fetch("cifar10", tmp_path)
     assert names_in(tmp_path) == []
 
