@@ -110,22 +110,26 @@ def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, 
     store.add(index=index, spec=spec, state_dict=dict(state_dict), **(fields | changes))
 
 
-@pytest.fixture(scope="session")
-def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkpoint store with random networks (C=4, N=1) for the digits."""
+def random_state(index: int) -> "dict[str, torch.Tensor]":
+    """Return the random weights of a tiny network (C=4, N=1, ten classes)."""
     import torch
 
     from robust201.networks.nb201 import cells as nasbench201
     from robust201.networks.nb201.network import Network
+
+    torch.manual_seed(index)
+    return Network(nasbench201.specs()[index], channels=4, cells=1, n_classes=10).state_dict()
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a checkpoint store with random networks for the digits."""
     from robust201.weights.store import CheckpointStore
 
     folder = tmp_path_factory.mktemp("weights")
     with CheckpointStore(folder) as store:
         for index in (*TINY_ARCHITECTURES, 309):
-            torch.manual_seed(index)
-            spec = nasbench201.specs()[index]
-            network = Network(spec, channels=4, cells=1, n_classes=10)
-            add_network(store, index, network.state_dict())
+            add_network(store, index, random_state(index))
     return folder
 
 

@@ -11,9 +11,9 @@ from robust201.core.errors import ConfigError, RobustWarning
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.export import export_dataset
 from robust201.dataset.reader import Dataset
-from robust201.dataset.recorded_accuracies import check_clean_accuracy
 from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.stored_outcomes import read_outcomes
+from robust201.dataset.verify_results import check_clean_accuracy
 from robust201.sampling import ChosenImages, choose_images, estimate
 from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.loading import parse_config

@@ -23,7 +23,7 @@ from robust201.networks.model import differentiate_objective
 from robust201.sweep.plan import open_results
 from robust201.tasks import TASKS
 from tests.conftest import TINY_KEYS, read_tree
-from tests.support.attack_rows import FULLY_TESTED_FUSED_ATTACKS, FUSED_ATTACKS, mark_ensembles_slow
+from tests.support.attack_rows import FULLY_TESTED_FUSED_ATTACKS, mark_ensembles_slow
 from tests.support.runs import run_inline
 from tests.support.tiny_networks import (
     N_CLASSES,
@@ -140,26 +140,18 @@ MULTI_STEP_PARAMETERS = {
     "pgd_linf7": {"steps": 7, "random_start": True, "iterate": "best", "label": "predicted"},
     "fgsm": {},
     "aa_apgd-ce": {"steps": 15, "restarts": 2},
-    "aa_apgd-ce_l2": {"steps": 15},
     "aa_apgd-ce_l1": {"steps": 15, "restarts": 2, "larger_epsilons": False},
     "aa_apgd-t": {"steps": 8, "targets": 2, "restarts": 2},
-    "aa_apgd-t_l2": {"steps": 8, "targets": 9},
-    "aa_apgd-t_l1": {"steps": 8, "targets": 2},
     "aa_fab-t": {"steps": 6, "targets": 9},
-    "aa_fab-t_l2": {"steps": 6, "targets": 2},
-    "aa_fab-t_l1": {"steps": 6, "targets": 2},
     "grid775": {"rotations": 5, "translations": 2},
-    "grid135": {"rotations": 5},
-    "grid775_10": {"rotations": 5, "translations": 3},
     "rot30": {},
-    "rot10": {},
     "aa_square": {"queries": 55, "restarts": 2},
 }
 PARAMETERS = {
     task.key: attack_parameters(
         task, (1.0, 4.0, 8.0), **MULTI_STEP_PARAMETERS.get(task.key, small_parameter_values(task))
     )
-    for task in FUSED_ATTACKS
+    for task in FULLY_TESTED_FUSED_ATTACKS
 }
 
 

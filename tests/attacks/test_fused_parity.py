@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from pyautoattack import fab_projections
-from torch import nn
 
 from robust201.attacks import hyperplanes
 from robust201.attacks.context import to_float
@@ -63,11 +62,7 @@ def test_parity_on_tiny_network(key):
 
 @every_attack
 def test_parity_with_a_hundred_classes(key):
-    network = TinyNetwork()
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        network.classifier = nn.Linear(24, 100)
-    classifier = Classifier(network, NORMALISATION, 100)
+    classifier = Classifier(TinyNetwork(n_classes=100), NORMALISATION, 100)
     assert_parity(key, classifier, tiny_images(classifier=classifier), short_parameters(key))
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from robust201.core.errors import ConfigError
 from robust201.evaluation.evaluate import evaluate_part
@@ -27,12 +26,7 @@ SEED = 5
 
 def ten_class_classifier():
     """Return the tiny network with ten classes, which AutoAttack's nine targets need."""
-    network = TinyNetwork()
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        network.classifier = nn.Linear(24, 10)
-        nn.init.normal_(network.classifier.weight, std=3.0)
-    return Classifier(network, NORMALISATION, 10)
+    return Classifier(TinyNetwork(n_classes=10), NORMALISATION, 10)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +77,7 @@ def test_stages_begin_in_order(engine):
 
 @pytest.mark.parametrize(("key", "n_classes"), [("aa_apgd-t", 3), ("aa_standard_l1", 3)])
 def test_too_few_classes_are_rejected_with_reason(key, n_classes):
-    network = TinyNetwork()
-    network.classifier = nn.Linear(24, n_classes)
-    classifier = Classifier(network, NORMALISATION, n_classes)
+    classifier = Classifier(TinyNetwork(n_classes=n_classes), NORMALISATION, n_classes)
     images = tiny_images(2, labels=np.zeros(2), classifier=classifier)
     parameters = TASKS[key].parameters()
     for engine in ("reference", "fused"):

@@ -40,7 +40,6 @@ def test_design_prints_and_writes_planted_effects(dataset, robust201, tmp_path):
     tables = json.loads(robust201("analyse", "design", dataset, *options, "--json").out)["cifar10"]
     largest_effect = max(tables["effects"], key=lambda row: row["effect"])
     assert (largest_effect["edge"], largest_effect["operation"]) == ("in→out", "skip")
-    assert sum(row["share"] for row in tables["variance"]) == pytest.approx(1)
     assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 6 * 5  # six edges, five operations
     assert "effects of operations on pgd:1/255" in robust201("analyse", "design", dataset, *options).out
 

@@ -120,7 +120,7 @@ def test_attack_waits_as_often_as_its_row_says(key):
     context = dataclasses.replace(tiny_context(key, classifier), engine="fused")
     images, labels = (torch.from_numpy(array).to(NAME) for array in (IMAGES.images, IMAGES.labels))
     n_waits = []
-    for steps in (3, 6):
+    for steps in (2, 4):
         parameters = small_parameters(task, **{"steps": steps} if "steps" in task.field_names else {})
         with count_waits() as waits:
             list(perturb(task, context, parameters, Request(parameters.strengths, images, labels, IMAGES.indices)))

@@ -1,26 +1,19 @@
 """Clean accuracies are compared with the accuracies recorded with the weights, and commands report differences."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from math import comb
-from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
-from robust201.dataset.recorded_accuracies import RECORDED_FILE, check_recorded
-from robust201.networks.nb201 import cells as nasbench201
-from robust201.networks.nb201.network import Network
 from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, check_accuracies, expected_range
 from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore
-from tests.conftest import TINY_ARCHITECTURES, RunCommand, WriteSweep, add_network
+from tests.conftest import TINY_ARCHITECTURES, add_network, random_state
 
 N_TEST = 450
 
@@ -79,77 +72,28 @@ def test_read_test_accuracy_accepts_only_percentages_of_the_last_epoch(percentag
     assert read_test_accuracy(percentages, 200) == accuracy
 
 
-@pytest.fixture
-def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunCommand) -> Callable[..., str]:
-    """Return a function that evaluates two random networks on all clean test images, and returns what `run` reports.
+def test_commands_report_networks_with_unexpected_accuracy(robust201, write_sweep, tmp_path):
+    """`verify` names only the network whose accuracy differs from the recorded accuracy."""
+    results, measured = (tmp_path / name for name in ("results", "measured"))
+    sweep = write_sweep(checkpoints={"path": str(tmp_path / "store")}, keys={"clean": {}}, images={"count": None})
 
-    Its argument has the accuracies, by index, that are recorded with the weights.
-    """
-
-    def run(accuracies: dict[int, float]) -> str:
+    def run_with(accuracies: dict[int, float]) -> str:
+        """Evaluate two random networks, with which these accuracies are recorded; return what `run` reports."""
         with CheckpointStore(tmp_path / "store") as store:
             for index in TINY_ARCHITECTURES:
-                torch.manual_seed(index)
-                network = Network(nasbench201.specs()[index], channels=4, cells=1, n_classes=10)
-                add_network(store, index, network.state_dict(), test_accuracy=accuracies.get(index))
-        sweep = write_sweep(checkpoints={"path": str(tmp_path / "store")}, keys={"clean": {}}, images={"count": None})
+                add_network(store, index, random_state(index), test_accuracy=accuracies.get(index))
         result = robust201("run", sweep)
         assert result.code == 0
         return result.err
 
-    return run
-
-
-def export_clean_accuracies(robust201: RunCommand, folder: Path) -> dict[int, float]:
-    exported = folder / "measured"
-    assert robust201("export", folder / "results", "--out", exported).code == 0
-    dataset = Dataset(exported)
-    return {index: dataset.accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
-
-
-def test_commands_report_networks_with_unexpected_accuracy(recorded_sweep, robust201, tmp_path):
-    """`verify` names only the network whose accuracy differs from the recorded accuracy."""
-    recorded_sweep({})
-    measured_accuracies = export_clean_accuracies(robust201, tmp_path)
-    assert not (tmp_path / "measured" / RECORDED_FILE).exists()
-    assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
-    report = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
-    assert "0 missing" in report  # recorded accuracies are not part of a result's identity
-    verify_result = robust201("verify", tmp_path / "results")
+    run_with({})
+    assert robust201("export", results, "--out", measured).code == 0
+    accuracies = {index: Dataset(measured).accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
+    assert json.loads(robust201("verify", results, "--json").out)["weights"]["checked"] == 0
+    # Recorded accuracies are not part of a result's identity.
+    assert "0 missing" in run_with({0: accuracies[0], 21: accuracies[21] + 0.1})
+    verify_result = robust201("verify", results)
     assert verify_result.code == 0
     assert verify_result.err.startswith("warning: Checking weights failed for #21 digits: the accuracy on ")
     assert "#0" not in verify_result.err
     assert "recorded with the weights for 1 of 2 networks" in " ".join(verify_result.out.split())
-    exported = tmp_path / "exported"
-    assert robust201("export", tmp_path / "results", "--out", exported).code == 0
-    content = json.loads((exported / RECORDED_FILE).read_text())
-    assert content == {
-        "digits": {"n_test": N_TEST, "accuracy": {"0": measured_accuracies[0], "21": measured_accuracies[21] + 0.1}}
-    }
-    assert robust201("verify", tmp_path / "results", "--export", exported).code == 0
-
-
-def test_recorded_file_with_invalid_content_is_rejected(finished_results, robust201, tmp_path):
-    exported = tmp_path / "exported"
-    assert robust201("export", finished_results, "--out", exported).code == 0
-    accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
-    contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
-    for content in (
-        *contents,
-        *({"digits": {"n_test": 9, "accuracy": invalid_accuracies}} for invalid_accuracies in accuracies),
-    ):
-        (exported / RECORDED_FILE).write_text(json.dumps(content))
-        with pytest.raises(ResultsError) as error:
-            check_recorded(Dataset(exported))
-        assert RECORDED_FILE in str(error.value), content
-    assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2)
-
-
-def test_rounded_and_overlaid_exports_raise_no_warning(recorded_sweep, robust201, tmp_path):
-    recorded_sweep({})
-    recorded_sweep(export_clean_accuracies(robust201, tmp_path))
-    exported = tmp_path / "exported"
-    assert robust201("export", tmp_path / "results", "--out", exported, "--round", 2).code == 0
-    check = check_recorded(Dataset(exported))
-    assert (check.n_checked, check.unexpected) == (2, ())
-    assert check_recorded(Dataset(exported, tmp_path / "measured")).n_checked == 0

@@ -39,8 +39,7 @@ COVERED_TASKS = [task for task in TASKS.values() if task.kind != "measure" and "
 
 FULLY_TESTED_TASKS = [task for task in COVERED_TASKS if task.key not in VARIANTS]
 FULLY_TESTED_ATTACKS = [task for task in FULLY_TESTED_TASKS if task.kind == "attack"]
-FUSED_ATTACKS = [task for task in TASKS.values() if task.kind == "attack"]
-FULLY_TESTED_FUSED_ATTACKS = [task for task in FUSED_ATTACKS if task.key not in VARIANTS]
+FULLY_TESTED_FUSED_ATTACKS = [task for task in TASKS.values() if task.kind == "attack" and task.key not in VARIANTS]
 
 
 def mark_ensembles_slow(tasks: list[Task]) -> list[ParameterSet]:

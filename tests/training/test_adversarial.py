@@ -38,10 +38,10 @@ def make_network():
         return RecordingNetwork().train()
 
 
-def compute_loss(adversarial, network=None, random_starts=RANDOM_STARTS):
-    network = network or make_network()
+def compute_loss(adversarial):
+    network = make_network()
     section = None if adversarial is None else AdversarialTraining.model_validate(adversarial)
-    return step_loss(network, network, PIXELS, LABELS, section, random_starts), network
+    return step_loss(network, network, PIXELS, LABELS, section, RANDOM_STARTS), network
 
 
 METHODS = ("pgd", "trades")

@@ -1,13 +1,10 @@
 """The influence of a cell's design on robustness: effects of operations.
 
 Effects are exact, because the space is a full factorial design (every operation on every edge) in which each cell has
-the accuracy of its isomorphism class. Effects of edges and of pairs of edges are therefore orthogonal, and their
-fractions of the variance add up.
+the accuracy of its isomorphism class.
 """
 
 import functools
-import itertools
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,26 +19,14 @@ _Floats = NDArray[np.float64]
 _N_BOOTSTRAP_SAMPLES = 400
 """Number of bootstrap samples of isomorphism classes for the intervals of effects."""
 
-REMAINDER_LABEL = "three edges or more"
 
+def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -> pd.DataFrame:
+    """Compute the effects of operations on an accuracy, over all cells of the space.
 
-class Effects(NamedTuple):
-    """Effects of operations on an accuracy, over all cells of a space.
-
-    Attributes:
-        operations: one row per edge and operation: `edge`, `operation`, `mean` accuracy of the cells with this
-            operation on this edge, `effect` (their mean minus the mean over all cells), and the ends `low` and `high`
-            of the effect's 95% interval, from a bootstrap over isomorphism classes.
-        variance: one row per edge, per pair of edges (``a & b``) and for the remainder: `edges`, `freedom` (degrees of
-            freedom) and `share` (fraction of the variance over all cells, in [0, 1]); the fractions sum to 1.
-    """
-
-    operations: pd.DataFrame
-    variance: pd.DataFrame
-
-
-def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -> Effects:
-    """Compute the effects of operations over all cells of the space.
+    Returns:
+        One row per edge and operation: `edge`, `operation`, `mean` accuracy of the cells with this operation on this
+        edge, `effect` (their mean minus the mean over all cells), and the ends `low` and `high` of the effect's 95%
+        interval, from a bootstrap over isomorphism classes.
 
     Raises:
         ResultsError: the architectures are not cells, or an isomorphism class has no evaluated cell.
@@ -51,7 +36,6 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
         raise ResultsError(
             f"Analysing cells failed for {results.name}: its architectures are not cells. Choose a dataset of cells."
         )
-    specs = space.specs()
     isomorphs = np.asarray(space.isomorphs())
     accuracies_by_class = accuracies.dropna()
     missing_classes = np.setdiff1d(isomorphs, accuracies_by_class.index.to_numpy())  # ids of their representatives
@@ -63,43 +47,15 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]") -
         )
     codes = _operation_codes_of_space(space)
     cell_accuracies: _Floats = np.asarray(accuracies_by_class.loc[isomorphs], np.float64)
-    n_operations, n_edges = len(space.operations), len(space.edges)
-    table = np.empty((n_operations,) * n_edges)
-    table[tuple(codes.T)] = cell_accuracies
-    mean = float(table.mean())
-    edges = range(n_edges)
-    effects = [table.mean(axis=tuple(axis for axis in edges if axis != edge)) - mean for edge in edges]
+    n_operations, mean = len(space.operations), float(cell_accuracies.mean())
     intervals = _effect_intervals(codes, cell_accuracies, isomorphs, n_operations)
-    operation_labels = [space.operation_labels[operation] for operation in space.operations]
-    operations = pd.DataFrame(
-        [
-            (label, operation_labels[code], mean + effect, effect, *intervals[edge, code])
-            for edge, label in enumerate(space.edge_labels)
-            for code, effect in enumerate(effects[edge])
-        ],
-        columns=["edge", "operation", "mean", "effect", "low", "high"],
-    )
-    total_variance = float(np.square(table - mean).mean())
-    variance: list[tuple[str, int, float]] = [
-        (label, n_operations - 1, float(np.square(edge_effects).mean()))
-        for label, edge_effects in zip(space.edge_labels, effects, strict=True)
-    ]
-    for first_edge, second_edge in itertools.combinations(edges, 2):
-        means = table.mean(axis=tuple(axis for axis in edges if axis not in (first_edge, second_edge)))
-        interaction = means - mean - effects[first_edge][:, None] - effects[second_edge][None, :]
-        label = f"{space.edge_labels[first_edge]} & {space.edge_labels[second_edge]}"
-        variance.append((label, (n_operations - 1) ** 2, float(np.square(interaction).mean())))
-    explained_degrees_of_freedom = sum(degrees_of_freedom for _, degrees_of_freedom, _ in variance)
-    explained_variance = sum(component for *_, component in variance)
-    variance.append(
-        (REMAINDER_LABEL, len(specs) - 1 - explained_degrees_of_freedom, max(0.0, total_variance - explained_variance))
-    )
-    variance_table = pd.DataFrame(variance, columns=["edges", "freedom", "share"])
-    variance_table["share"] /= total_variance or np.nan
-    return Effects(
-        operations,
-        variance_table.sort_values("share", ascending=False, kind="stable", ignore_index=True),
-    )
+    rows = []
+    for edge, label in enumerate(space.edge_labels):
+        for code, operation in enumerate(space.operations):
+            mean_with_operation = float(cell_accuracies[codes[:, edge] == code].mean())
+            effect = mean_with_operation - mean
+            rows.append((label, space.operation_labels[operation], mean_with_operation, effect, *intervals[edge, code]))
+    return pd.DataFrame(rows, columns=["edge", "operation", "mean", "effect", "low", "high"])
 
 
 @functools.cache  # because parsing all cells takes as long as computing the effects on one score

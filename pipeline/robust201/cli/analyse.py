@@ -97,7 +97,7 @@ def design(
     weights: WeightsName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the effects of operations on a cell's accuracy, and the fractions of the variance that they explain."""
+    """Compute the effects of operations on a cell's accuracy."""
     from robust201.analysis.design import operation_effects
     from robust201.analysis.terms import mean_accuracy
 
@@ -105,13 +105,11 @@ def design(
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
         effects = operation_effects(results, mean_accuracy(results, score))
-        tables = {"effects": effects.operations, "variance": effects.variance}
-        _write_tables({f"{results.name}-{name}": frame for name, frame in tables.items()}, out)
+        _write_tables({f"{results.name}-effects": effects}, out)
         if as_json:
-            rows = {name: to_json_rows(frame) for name, frame in tables.items()}
-            payload[results.name] = {"score": score, **rows}
+            payload[results.name] = {"score": score, "effects": to_json_rows(effects)}
         else:
-            _show_design(results, score, tables)
+            _show_effects(results, score, effects)
     if as_json:
         print_json(payload)
 
@@ -164,22 +162,18 @@ def _format_correlation(results: "DatasetResults", correlation: Mapping[Any, Any
     )
 
 
-def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd.DataFrame]") -> None:
+def _show_effects(results: "DatasetResults", score: str, effects: "pd.DataFrame") -> None:
     from robust201.analysis.tables import format_percent
 
-    effects = tables["effects"].sort_values("effect", ascending=False, kind="stable")
     rows = [
         (
             f"{row['edge']} {row['operation']}",
             format_percent(row["effect"], row["low"], row["high"], decimals=2, sign="+"),
         )
-        for row in effects.to_dict("records")
+        for row in effects.sort_values("effect", ascending=False, kind="stable").to_dict("records")
     ]
     title = f"{results.name}: effects of operations on {score}, in percentage points"
     console.show_table(title, ("edge and operation", "effect [95% interval]"), rows)
-    variance = tables["variance"].head(_MAX_PRINTED_ROWS).to_dict("records")
-    title = f"{results.name}: fraction of the variance of {score} explained by the operations on these edges"
-    console.show_table(title, ("edges", "fraction"), [(row["edges"], f"{row['share']:.1%}") for row in variance])
 
 
 add_commands(analyse_app, measures, design, prefix="analyse")

@@ -1,6 +1,6 @@
 """`robust201 verify`: check results, compare them with other results, or attack networks again with the libraries."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,8 +106,15 @@ def _verify_results(results: Path, exported: Path | None, attack_flags: bool, *,
     ]
     if verdict.n_exported is not None:
         checks.append(f"equal files of the export: {verdict.n_exported:,}")
-    missing = [str(finding) for finding in verdict.findings if finding.kind == "missing"]
-    _show_verdict(verdict, [*map(str, verdict.faults), *verdict.export_problems], missing, checks, as_json=as_json)
+    remarks = [str(finding) for finding in verdict.findings if finding.kind == "missing"]
+    if verdict.weights is not None and verdict.weights.n_checked:
+        n_checked, unexpected = verdict.weights.n_checked, verdict.weights.unexpected
+        checks.append(
+            f"clean accuracy agrees with the accuracy recorded with the weights for {n_checked - len(unexpected):,} of "
+            f"{console.format_count(n_checked, 'network')}"
+        )
+        remarks += [f"warning: {network.message}" for network in unexpected]
+    _show_verdict(verdict, [*map(str, verdict.faults), *verdict.export_problems], remarks, checks, as_json=as_json)
     return verdict.code
 
 
@@ -133,8 +140,7 @@ def _show_verdict(
 ) -> None:
     """Print problems, remarks and warnings, and then one line with the result of the checks."""
     warnings = [f"warning: {flag.message}" for flag in verdict.flags or ()]
-    if verdict.weights is not None:
-        warnings += [f"warning: {network.message}" for network in verdict.weights.unexpected]
+    signs = [] if verdict.flags is None else [f"{console.format_count(len(verdict.flags), 'sign')} of weak attacks"]
     for lines in (problems, remarks, warnings):
         console.say_each(lines, hint="" if as_json else "--json lists all")
     if as_json:
@@ -142,18 +148,7 @@ def _show_verdict(
     elif problems:
         console.out.print(f"{console.format_count(len(problems), 'problem')} found")
     else:
-        console.out.print(f"{'; '.join([*checks, *_describe_weights_and_attacks(verdict)])}.")
-
-
-def _describe_weights_and_attacks(verdict: "Verdict | DatasetVerdict") -> Iterator[str]:
-    if verdict.weights is not None and verdict.weights.n_checked:
-        n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
-        yield (
-            f"clean accuracy agrees with the accuracy recorded with the weights for {n_checked - n_unexpected:,} of "
-            f"{console.format_count(n_checked, 'network')}"
-        )
-    if verdict.flags is not None:
-        yield f"{console.format_count(len(verdict.flags), 'sign')} of weak attacks"
+        console.out.print(f"{'; '.join([*checks, *signs])}.")
 
 
 def _compare_results(first: Path, second: Path, tolerance: float, *, as_json: bool) -> int:

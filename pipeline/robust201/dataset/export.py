@@ -37,7 +37,6 @@ from robust201.dataset.published_layout import describe_strength
 from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.side_files import VERSIONS_FILE, side_file_texts, versions_text
 from robust201.dataset.unstable_networks import list_stable_results
-from robust201.images.specs import UNKNOWN_COUNT
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Listing
 from robust201.sweep.inputs import Inputs
@@ -136,8 +135,6 @@ def _read_facts(plan: Plan) -> SweepFacts:
         measurements=config.measurements,
         n_classes={dataset: spec.n_classes for dataset, spec in specs.items()},
         weights={entry.name: entry for entry in weights} if config.has_several_weights else {},
-        n_test={dataset: spec.n_test for dataset, spec in specs.items() if spec.n_test != UNKNOWN_COUNT},
-        recorded_accuracies=plan.facts.recorded_accuracies,
     )
 
 

@@ -47,8 +47,6 @@ class SweepFacts:
         measurements: measurements of all keys except measures.
         n_classes: number of classes by dataset; datasets with an unknown number are missing.
         weights: weights by the short names that units contain; empty if each network has only one set of weights.
-        n_test: size of the test split by dataset; datasets with an unknown size are missing.
-        recorded_accuracies: accuracy on all test images that was recorded with weights, by the weights' SHA-256.
     """
 
     record: Mapping[str, Any]
@@ -58,8 +56,6 @@ class SweepFacts:
     measurements: tuple[str, ...]
     n_classes: Mapping[str, int]
     weights: Mapping[str, Weights] = field(default_factory=dict)
-    n_test: Mapping[str, int] = field(default_factory=dict)
-    recorded_accuracies: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,9 @@ from typing import Any
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, content_digest
-from robust201.dataset.groups import Export, Group, KeyStyle, SweepFacts, spell_key, weights_names
+from robust201.dataset.groups import Export, Group, KeyStyle, spell_key, weights_names
 from robust201.dataset.layout import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.published_layout import layout_of
-from robust201.dataset.recorded_accuracies import RECORDED_FILE
 from robust201.sweep.sweep_yaml import dump_fields
 from robust201.tasks import Task
 
@@ -38,12 +37,11 @@ def side_file_texts(export: Export) -> dict[str, str]:
     epsilons = spell_epsilons(strengths_of_keys(groups), facts.tasks, export.key_style)
     units = [unit for group in groups for unit in group.units]
     architectures = (unit.architecture for unit in units)
-    weights = _by_network(units, {unit.checkpoint_sha256: unit.checkpoint_sha256 for unit in units})
+    weights = _hashes_by_network(units)
     contents = {
         META_FILE: layout_of(facts.space).meta_text(epsilons, architectures),
         SWEEP_FILE: _sweep_text(export),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
-        RECORDED_FILE: _recorded_text(facts, units),
         MISSING_FILE: _missing_text(export),
         SWEEP_YAML_FILE: sweep_yaml_text(facts.fields),
     }
@@ -129,31 +127,19 @@ def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
     return json.dumps(payload | {"exported_with": exported_with}, indent=2) + "\n"
 
 
-def _by_network(units: Iterable[Unit], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the values of the networks' weights, given by SHA-256, by dataset and id.
+def _hashes_by_network(units: Iterable[Unit]) -> dict[str, dict[str, Any]]:
+    """Return the SHA-256 of the networks' weights by dataset and id.
 
-    If architectures have several sets of weights, the result is ``{dataset: {id: {name: value}}}``.
+    If architectures have several sets of weights, the result is ``{dataset: {id: {name: SHA-256}}}``.
     """
     by_dataset: dict[str, dict[str, Any]] = {}
     for unit in units:
-        if unit.checkpoint_sha256 not in values:
-            continue
-        values_of_dataset, value = by_dataset.setdefault(unit.dataset, {}), values[unit.checkpoint_sha256]
+        hashes = by_dataset.setdefault(unit.dataset, {})
         if unit.weights:
-            values_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = value
+            hashes.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
         else:
-            values_of_dataset[str(unit.architecture)] = value
+            hashes[str(unit.architecture)] = unit.checkpoint_sha256
     return by_dataset
-
-
-def _recorded_text(facts: SweepFacts, units: Iterable[Unit]) -> str:
-    """Return the content of recorded_accuracy.json (see `dataset.recorded_accuracies`); empty if none was recorded."""
-    recorded = {
-        dataset: {"n_test": facts.n_test[dataset], "accuracy": accuracies}
-        for dataset, accuracies in _by_network(units, facts.recorded_accuracies).items()
-        if dataset in facts.n_test
-    }
-    return json.dumps(recorded, indent=1) + "\n" if recorded else ""
 
 
 def _missing_text(export: Export) -> str:

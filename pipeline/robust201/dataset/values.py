@@ -50,8 +50,6 @@ class _Protocol(BaseModel):
     dataset: str = ""
     key: str = ""
     parameters: dict[str, Any] = {}
-    n_images: _Count | None = None
-    decimals: dict[str, _Count | None] = {}
 
 
 class _SweepRecord(BaseModel):

@@ -17,13 +17,11 @@ from robust201.dataset.folder import DatasetFolder, MissingFilesWarning, describ
 from robust201.dataset.layout import SWEEP_FILE
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 from robust201.dataset.reader import Dataset
-from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.dataset.row_block import RowBlock
 from robust201.dataset.values import ADVICE
 from robust201.dataset.verify_results import find_attack_flags
 from robust201.evaluation.attack_flags import AttackFlag
 from robust201.images import DATASETS
-from robust201.statistics.weights_check import WeightsCheck
 from robust201.tasks.columns import COUNTS
 
 _PUBLISHED_DECIMALS = 3
@@ -39,16 +37,14 @@ class DatasetVerdict:
         remarks: messages about missing files or a missing listing.
         n_evaluations: number of evaluations whose values were checked.
         n_listed: number of files that `SHA256SUMS` lists; None if there is no such file.
-        weights: comparison of clean accuracies with those recorded with the weights; None if there are problems.
-        flags: signs of weak attacks; None if they were not requested or there are problems. Neither `weights` nor
-            `flags` affects `is_sound`.
+        flags: signs of weak attacks, which do not affect `is_sound`; None if they were not requested, or there are
+            problems.
     """
 
     problems: tuple[str, ...]
     remarks: tuple[str, ...]
     n_evaluations: int
     n_listed: int | None
-    weights: WeightsCheck | None
     flags: tuple[AttackFlag, ...] | None
 
     @property
@@ -62,7 +58,6 @@ class DatasetVerdict:
             "remarks": list(self.remarks),
             "evaluations": self.n_evaluations,
             "listed_files": self.n_listed,
-            "weights": None if self.weights is None else self.weights.to_payload(),
             "flags": None if self.flags is None else [flag.to_payload() for flag in self.flags],
         }
 
@@ -96,7 +91,7 @@ def verify_dataset(
     elif (folder / SWEEP_FILE).is_file():
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which exports contain, so the export may be incomplete")
     if problems:  # a damaged file is not opened, because decoding it could end the process
-        return DatasetVerdict(tuple(problems), tuple(remarks), 0, n_listed, None, None)
+        return DatasetVerdict(tuple(problems), tuple(remarks), 0, n_listed, None)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MissingFilesWarning)
@@ -105,7 +100,7 @@ def verify_dataset(
             remarks.append(describe_absent_keys(folder, absent_keys))
         keys = [pair for pair in itertools.product(dataset.data, dataset.keys_all) if dataset.folders[0].has_key(*pair)]
     except ResultsError as error:
-        return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
+        return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None)
     if not keys:
         raise ResultsError(
             f"Verifying failed for {folder}: the folder contains no results. Use a results folder, or the folder of a "
@@ -123,7 +118,6 @@ def verify_dataset(
         remarks=tuple(remarks),
         n_evaluations=n_evaluations,
         n_listed=n_listed,
-        weights=None if problems else check_recorded(dataset),
         flags=None if problems or not attack_flags else _find_attack_flags_of_dataset(dataset),
     )
 

@@ -9,18 +9,20 @@ from typing import Any
 import pandas as pd
 
 from robust201.core.errors import IncompleteError, InputError, StorageError
+from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.export import export_results
 from robust201.dataset.json_rows import read_object
 from robust201.dataset.layout import IMAGES_FOLDER, MISSING_FILE, SWEEP_FILE
 from robust201.dataset.listing import REEXPORT, check_listing, read_listing
-from robust201.dataset.recorded_accuracies import check_clean_accuracy
 from robust201.dataset.shard_check import Finding, check_files
+from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.side_files import VERSIONS_FILE
 from robust201.dataset.unstable_networks import find_unstable_networks
 from robust201.evaluation.attack_flags import AttackFlag, find_flags
-from robust201.statistics.weights_check import WeightsCheck
+from robust201.images.specs import UNKNOWN_COUNT
+from robust201.statistics.weights_check import ACCURACY_TOLERANCE, CleanAccuracy, WeightsCheck, check_accuracies
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.explain import explain
 from robust201.sweep.parts import compare
@@ -125,6 +127,29 @@ def verify_results(
         weights=check_clean_accuracy(plan, folder) if is_sound else None,
         flags=_find_attack_flags_of_plan(results, plan) if is_sound and attack_flags else None,
     )
+
+
+def check_clean_accuracy(plan: Plan, folder: ResultsFolder) -> WeightsCheck:
+    """Compare the clean accuracies in a results folder with the recorded accuracies, for networks that have both.
+
+    Raises:
+        ShardDamagedError: a file is damaged.
+        StorageError: a file cannot be read at the moment.
+    """
+    listing, accuracies = folder.list(), []
+    clean_plan = plan.comparable.narrow(keys=("clean",))
+    for state in compare(clean_plan, listing, folder.read_tuple).keys:
+        rows, n_test = KeyRows(folder, state.key, listing), plan.config.dataset_spec(state.key.dataset).n_test
+        for position in range(len(state.key.networks)):
+            unit = state.key.unit(position)
+            recorded = plan.facts.recorded_accuracies.get(unit.checkpoint_sha256)
+            if recorded is None or n_test == UNKNOWN_COUNT or any(True for _ in state.missing(position)):
+                continue
+            measured = float(rows.read(position, ("accuracy",))[CLEAN_STRENGTH]["accuracy"])
+            tolerance = ACCURACY_TOLERANCE[plan.config.precision]
+            network = unit.dataset, unit.architecture, unit.weights
+            accuracies.append(CleanAccuracy(*network, measured, recorded, unit.n_images, n_test, tolerance))
+    return check_accuracies(accuracies)
 
 
 def find_attack_flags(

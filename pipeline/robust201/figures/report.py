@@ -21,7 +21,6 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.reader import Dataset
-from robust201.dataset.recorded_accuracies import check_recorded
 from robust201.evaluation.attack_flags import ZERO_GRADIENTS, find_flags
 from robust201.figures.definition import FigureDefinition
 from robust201.figures.page_data import MISSING, pack_results, pack_space
@@ -139,7 +138,6 @@ def _overview_section(dataset: Dataset, all_results: Sequence[DatasetResults]) -
     items += [f"robust201 {each.sweep.get('robust201', 'of an unknown version')}" for each in folders if each.sweep]
     text = "; ".join(dict.fromkeys(items))
     overview = f"<p>{html.escape(text)}. Accuracy is the fraction of images classified correctly.</p>"
-    overview += _weights_check_text(dataset)
     if dataset.missing:
         n_missing = sum(len(s) for keys in dataset.missing.values() for ids in keys.values() for s in ids.values())
         overview += (
@@ -164,23 +162,6 @@ def _describe_weights(name: str, facts: Mapping[str, Any]) -> str:
         return f"random weights {name}"
     recipe, epochs, seed = (facts.get(field) for field in ("recipe", "epochs", "seed"))
     return f"trained as {name}" if recipe is None else f"trained with recipe {recipe}, {epochs} epochs, seed {seed}"
-
-
-def _weights_check_text(dataset: Dataset) -> str:
-    """Return the comparison of clean accuracies with those recorded with the weights; empty if none were recorded."""
-    check = check_recorded(dataset)
-    n_agreeing = check.n_checked - len(check.unexpected)
-    if not check.unexpected:
-        return (
-            f"<p>Clean accuracy agrees with the accuracy recorded with the weights for all {n_agreeing:,} networks.</p>"
-            if n_agreeing
-            else ""
-        )
-    text = (
-        "Clean accuracy differs from the accuracy recorded with the weights for "
-        f"{len(check.unexpected):,} of {check.n_checked:,} networks:"
-    )
-    return _warning(text, [network.message for network in check.unexpected])
 
 
 def _warning(text: str, messages: Sequence[str]) -> str:
