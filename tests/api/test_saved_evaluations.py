@@ -260,6 +260,7 @@ def test_names_of_presets_and_files_are_those_of_saved_keys():
 class TenClassNetwork(CountingNetwork):
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.classifier = nn.Linear(24, 10)
 
 
