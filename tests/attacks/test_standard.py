@@ -58,19 +58,9 @@ def test_stages_begin_in_order(engine):
     task = TASKS["aa_standard"]
     parameters = task.parameters(epsilons=("2/255", "4/255"), steps=3, queries=10)
     context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
-    started_stages = []
-    list(
-        evaluate_part(
-            context,
-            task,
-            parameters,
-            part_of(task, parameters, images),
-            images,
-            ("accuracy",),
-            provenance={},
-            on_stage=lambda *stage: started_stages.append(stage),
-        )
-    )
+    part, started_stages = part_of(task, parameters, images), []
+    arguments = (context, task, parameters, part, images, ("accuracy",))
+    list(evaluate_part(*arguments, provenance={}, on_stage=lambda *stage: started_stages.append(stage)))
     n_strengths = 2 if engine == "reference" else 1
     assert [stage[:2] for stage in started_stages] == STAGES * n_strengths
 

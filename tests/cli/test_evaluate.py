@@ -30,10 +30,6 @@ def three():
 def needs(argument):
     return None
 
-def on_meta():
-    import torch
-    return TinyNetwork().to_empty(device=torch.device("meta"))
-
 def lazy():
     from torch import nn
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
@@ -43,10 +39,6 @@ class FailsForGradients(TinyNetwork):
         if images.requires_grad:
             raise RuntimeError("no gradients here")
         return super().forward(images)
-
-class AlwaysFails(TinyNetwork):
-    def forward(self, images):
-        raise RuntimeError("no images here")
 """
 NORMALISATION_OPTIONS = {
     "mean": ",".join(map(str, NORMALISATION.mean)),
@@ -177,9 +169,7 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"network": "fails.py:build"}, "ZeroDivisionError"),
     ({"network": "my_model.py:three"}, "got int"),
     ({"network": "my_model.py:needs"}, "without arguments"),
-    ({"network": "my_model.py:on_meta"}, "has no values"),
     ({"network": "my_model.py:lazy"}, "has no values"),
-    ({"network": "my_model.py:AlwaysFails"}, "no images here"),
     ({"weights": "none.safetensors"}, "none.safetensors: No such file or directory"),
     ({"weights": "."}, "Is a directory"),
     ({"weights": "my_model.py"}, "safetensors file"),
@@ -190,9 +180,7 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"resize": "large"}, "--resize 'large'"),
     ({"network": "my_model.py:build,width=3"}, "'width=3'"),
     ({"mean": "a,b,c"}, "expected (mean, std)"),
-    ({"mean": "125,123,114"}, "pixels from 0 to 255"),
     ({"std": None}, "expected (mean, std)"),
-    ({"keys": "pdg"}, "'pgd'"),
     ({"keys": "pdg:8/255"}, "Did you mean 'pgd'?"),
     ({"keys": "clean,fog:3/255"}, "fog: severities.0: expected severities, integers from 1 to 5, got '3/255'."),
     ({"keys": "auto-attack:8/255"}, "Did you mean 'autoattack'?"),
@@ -201,7 +189,6 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"set": "fgsm=3"}, "'fgsm=3'"),
     ({"set": "fgsm.epsilon=3"}, "'epsilon'"),
     ({"keys": None, "set": "pgd.steps=3"}, "List its keys instead: --keys clean,fgsm,pgd,"),
-    ({"device": "meta"}, "'meta'"),
     ({"out": "."}, "Writing failed for ."),
     ({"out": "/proc/t.csv"}, "t.csv"),
 ]

@@ -8,10 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.dataset.reader import Dataset
-from robust201.figures.report import write_report
 from tests.support.fabricated import export, make_plan
 
 ARCHITECTURES = (0, 2)
@@ -59,6 +57,11 @@ def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
     for dataset in (Dataset(folder, weights="e12-s0"), Dataset(folder).with_weights("e12-s0")):
         assert dataset.query(measure="cm") == single_dataset.query(measure="cm")
         assert dataset.table.equals(single_dataset.table)
+        matrices, expected_matrices = (
+            [matrix for rows in each.iter_rows("cifar10", "pgd", "cm") for matrix in rows.nested_values("cm")]
+            for each in (dataset, single_dataset)
+        )
+        assert matrices == expected_matrices
         accuracy = dataset.accuracy(2, "cifar10", "pgd", 8.0)
         assert accuracy == single_dataset.accuracy(2, "cifar10", "pgd", 8.0)
         assert dataset.value(2, "cifar10", "pgd", "cm") == single_dataset.value(2, "cifar10", "pgd", "cm")
@@ -113,29 +116,6 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
         single_dataset.select([10])
     with pytest.raises(ConfigError, match="'pdg'"):
         single_dataset.select(keys="pdg")
-
-
-def test_report_shows_one_network_per_set_of_weights(folder, tmp_path):
-    page = write_report(Dataset(folder), tmp_path / "page.html").read_text()
-    assert 'data-figure="attack-curves"' in page
-    assert 'data-figure="attacks"' not in page
-    assert all(name in page for name in NETWORKS)
-
-
-@pytest.mark.usefixtures("without_figures")
-def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, folders_by_weights, tmp_path):
-    dataset, single_dataset = (
-        Dataset(folder, weights="e12-s0"),
-        Dataset(folders_by_weights["e12-s0"]),
-    )
-    for measure in ("cm", "confidence"):
-        summaries, expected_summaries = (
-            summarise_classes(source, "cifar10", ["clean", "pgd"], measure) for source in (dataset, single_dataset)
-        )
-        assert all(
-            (summaries["pgd", epsilon] == expected_summaries["pgd", epsilon]).all() for epsilon in (0.5, 1.0, 8.0)
-        )
-    assert "2 of 6,466 non-isomorphic architectures" in write_report(dataset, tmp_path / "page.html").read_text()
 
 
 def test_overlay_includes_folders_whose_weights_have_no_names(folder, tmp_path):

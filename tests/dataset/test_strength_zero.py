@@ -61,6 +61,7 @@ def test_scores_include_key_without_ball(folder: Path) -> None:
     assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # means over the strengths of PGD
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_figures_and_report_do_not_label_key_without_ball_as_clean(
     dataset: Dataset, folder: Path, tmp_path: Path
 ) -> None:

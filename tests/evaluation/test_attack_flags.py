@@ -158,6 +158,7 @@ def test_verify_shows_flags(tmp_path, robust201):
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_report_of_a_sweep_shows_flags(finished_results, robust201, tmp_path):
     export_folder = tmp_path / "exported"
     assert robust201("export", finished_results, "--out", export_folder).code == 0

@@ -1,8 +1,8 @@
 """The report in a real browser: figures are drawn, the table and the network work, and there are no errors."""
 
+import html
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -38,31 +38,6 @@ def dataset(tmp_path_factory) -> Dataset:
 @pytest.fixture(scope="module")
 def page(dataset, tmp_path_factory):
     return write_report(dataset, tmp_path_factory.mktemp("report") / "report.html")
-
-
-class ElementTextParser(HTMLParser):
-    """Parser that collects the text inside the element with an id."""
-
-    def __init__(self, identifier: str) -> None:
-        super().__init__()
-        self.identifier, self.depth, self.texts = identifier, 0, []
-
-    def handle_starttag(self, tag, attrs):
-        if self.depth or dict(attrs).get("id") == self.identifier:
-            self.depth += tag not in ("br", "input", "img")
-
-    def handle_endtag(self, tag):
-        self.depth -= self.depth > 0 and tag not in ("br", "input", "img")
-
-    def handle_data(self, text):
-        if self.depth:
-            self.texts.append(text)
-
-
-def text_of(document: str, identifier: str) -> str:
-    parser = ElementTextParser(identifier)
-    parser.feed(document)
-    return " ".join(parser.texts)
 
 
 def open_page(page, fragment, size):
@@ -103,7 +78,8 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
     page_copy = folder / "driven.html"
     html_before, _, html_after = page.read_text().rpartition("</body>")  # Vega-Embed's script also contains this tag
     page_copy.write_text(f"{html_before}<script>{driver_script}</script></body>{html_after}")
-    reported = json.loads(text_of(open_page(page_copy, fragment, size), "reported"))
+    (text,) = re.findall('<pre id="reported">(.*?)</pre>', open_page(page_copy, fragment, size), re.DOTALL)
+    reported = json.loads(html.unescape(text))
     assert "error" not in reported, reported["error"]
     return reported
 

@@ -1,21 +1,16 @@
 """Commands with damaged weights compute what they can; with damaged images, they write nothing."""
 
 import json
-import pickle
 import shutil
-from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from robust201.weights.store import CheckpointStore
-from tests.conftest import RunCommand, WriteSweep, random_state
+from tests.conftest import random_state
 
 
-def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
-    robust201: RunCommand, write_sweep: WriteSweep, tiny_weights: Path, tmp_path: Path
-) -> None:
+def test_run_fails_only_the_units_of_a_corrupted_checkpoint(robust201, write_sweep, tiny_weights, tmp_path):
     weights = shutil.copytree(tiny_weights, tmp_path / "weights")
     sweep = write_sweep(checkpoints={"path": str(weights)})
     file = next(weights.rglob("000021*.safetensors"))
@@ -30,9 +25,7 @@ def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
     assert robust201("run", sweep).code == 0
 
 
-def test_import_weights_keeps_going_after_a_rejected_network(
-    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_weights_keeps_going_after_a_rejected_network(robust201, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     state = random_state(21)
     state["classifier.weight"][3, 1] = float("nan")
@@ -48,13 +41,13 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
 
 
-def test_commands_reject_damaged_images(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_reject_damaged_images(robust201, write_sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
-    batches = tmp_path / "cifar10" / "cifar-10-batches-py"
+    batches = tmp_path / "cifar10" / "cifar-10-batches-bin"
     batches.mkdir(parents=True)
-    (batches / "test_batch").write_bytes(pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [10]}))
+    records = np.zeros((10_000, 1 + 3 * 32 * 32), np.uint8)
+    records[7, 0] = 10
+    (batches / "test_batch.bin").write_bytes(records.tobytes())
     datasets = {"cifar10": {"path": str(tmp_path / "cifar10"), "corruptions": None}}
     sweep = write_sweep(datasets=datasets, checkpoints=None, weights={"random": {}}, keys={"clean": {}})
     original_paths = sorted(tmp_path.rglob("*"))

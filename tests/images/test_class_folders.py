@@ -5,7 +5,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +42,7 @@ ORDERED_FILES = ("Zebra/x.jpg", "finch/d.png", "finch/deeper/c.jpeg", "owl/a.PNG
 """The images of the folder in the order of torchvision."""
 
 
-def test_class_folders_have_the_order_of_torchvision(folder: Path) -> None:
+def test_class_folders_have_the_order_of_torchvision(folder):
     images = load_images("birds", path=folder)
     assert images.class_names == ("Zebra", "finch", "owl")
     assert images.labels.tolist() == [0, 1, 1, 2, 2]
@@ -57,7 +56,7 @@ def test_class_folders_have_the_order_of_torchvision(folder: Path) -> None:
 
 @pytest.mark.parametrize("resampling", ["bilinear", "bicubic", "nearest"])
 @pytest.mark.parametrize("size", [(37, 61), (61, 37), (40, 40), (24, 24), (25, 24), (12, 31)])
-def test_resize_rule_matches_torchvision(tmp_path: Path, size: tuple[int, int], resampling: str) -> None:
+def test_resize_rule_matches_torchvision(tmp_path, size, resampling):
     """The expected pixels follow torchvision's documented rounding in Resize(24) and CenterCrop(17)."""
     height, width = size
     pixels = write_random_image(tmp_path / "a" / "image.png", height, width)
@@ -73,7 +72,7 @@ def test_resize_rule_matches_torchvision(tmp_path: Path, size: tuple[int, int], 
 
 
 @pytest.mark.parametrize(("colour_type", "n_channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
-def test_decoder_rejects_16_bit_images(tmp_path: Path, colour_type: int, n_channels: int) -> None:
+def test_decoder_rejects_16_bit_images(tmp_path, colour_type, n_channels):
     def chunk(name: bytes, content: bytes) -> bytes:
         checksum = zlib.crc32(name + content)
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
@@ -87,7 +86,7 @@ def test_decoder_rejects_16_bit_images(tmp_path: Path, colour_type: int, n_chann
         load_images("photos", path=tmp_path)
 
 
-def test_labels_file_determines_class_numbers(folder: Path) -> None:
+def test_labels_file_determines_class_numbers(folder):
     labels = json.dumps({"owl": 7, "finch": 900, "Zebra": 3, "unused": 1})
     (folder / "labels.json").write_text(labels, encoding="utf-8-sig")  # with a byte order mark
     images = load_images("birds", path=folder)
@@ -96,7 +95,7 @@ def test_labels_file_determines_class_numbers(folder: Path) -> None:
     assert load_images(custom_dataset("birds", n_classes=1000, image_size=8), path=folder).n_classes == 1000
 
 
-def test_selection_decodes_only_the_selected_images(folder: Path) -> None:
+def test_selection_decodes_only_the_selected_images(folder):
     all_images = load_images("birds", path=folder)
     selected = select(all_images, count=3, seed=1)
     for row in set(range(5)) - set(selected.indices.tolist()):
@@ -109,9 +108,7 @@ def test_selection_decodes_only_the_selected_images(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("split_folder_name", "split"), [("val", "test"), ("test", "test"), ("train", "train")])
-def test_class_folders_are_found_in_split_folders(
-    folder: Path, tmp_path: Path, split_folder_name: str, split: str
-) -> None:
+def test_class_folders_are_found_in_split_folders(folder, tmp_path, split_folder_name, split):
     split_folder = tmp_path / split_folder_name
     split_folder.mkdir()
     (folder / "owl").rename(split_folder / "owl")
@@ -119,7 +116,7 @@ def test_class_folders_are_found_in_split_folders(
     assert images.class_names == ("owl",)
 
 
-def test_decoder_reads_grey_images_as_one_channel(tmp_path: Path) -> None:
+def test_decoder_reads_grey_images_as_one_channel(tmp_path):
     pixels = write_random_image(tmp_path / "a" / "image.png", mode="L")
     loaded = load_images(custom_dataset("grey", n_classes=1, channels=1, image_size=8), path=tmp_path)
     np.testing.assert_array_equal(loaded.images, pixels[None, None])
@@ -151,7 +148,7 @@ INVALID_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", INVALID_FOLDERS)
-def test_load_images_rejects_invalid_class_folders(folder: Path, fault: str) -> None:
+def test_load_images_rejects_invalid_class_folders(folder, fault):
     damage, subject = INVALID_FOLDERS[fault]
     damage(folder)
     with pytest.raises(DatasetError, match=subject):
@@ -166,19 +163,19 @@ def test_load_images_rejects_invalid_class_folders(folder: Path, fault: str) -> 
         {"image_size": 224, "resize": Resize(256, "bilinar")},
     ],
 )
-def test_load_images_rejects_invalid_resize_rules(folder: Path, options: dict[str, Any]) -> None:
+def test_load_images_rejects_invalid_resize_rules(folder, options):
     with pytest.raises(ConfigError, match="Resizing images failed"):
         load_images("birds", path=folder, **options)
 
 
-def test_hidden_files_and_folders_are_ignored(folder: Path) -> None:
+def test_hidden_files_and_folders_are_ignored(folder):
     expected = load_images("birds", path=folder)
     for name in ("owl/.ipynb_checkpoints/a.png", "owl/._b.png", ".cache/x.png", "finch/deeper/.thumbnails/c.jpeg"):
         write_random_image(folder / name)
     assert load_images("birds", path=folder).sha256 == expected.sha256
 
 
-def test_links_are_followed_unless_they_lead_to_a_containing_folder(folder: Path, tmp_path: Path) -> None:
+def test_links_are_followed_unless_they_lead_to_a_containing_folder(folder, tmp_path):
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     write_random_image(outside / "new.png", seed=9)
     (folder / "owl" / "linked").symlink_to(outside)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def flip_last_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_generated_files_have_the_pixels_of_the_generator(tmp_path: Path) -> None:
+def test_generated_files_have_the_pixels_of_the_generator(tmp_path):
     images = image_set(6)
     generate(tmp_path, images)
     pixels = np.load(tmp_path / "fog.npy").reshape(5, 6, 32, 32, 3)
@@ -76,7 +75,7 @@ def test_generated_files_have_the_pixels_of_the_generator(tmp_path: Path) -> Non
     assert (np.load(tmp_path / "selection" / "fog.npy").reshape(5, 2, 32, 32, 3) == pixels[:, [1, 4]]).all()
 
 
-def test_generated_folder_has_the_published_layout(tmp_path: Path) -> None:
+def test_generated_folder_has_the_published_layout(tmp_path):
     images = image_set(6)
     generate(tmp_path, images)
     for key in KEYS:
@@ -96,7 +95,7 @@ def test_generated_folder_has_the_published_layout(tmp_path: Path) -> None:
         assert record["sha256"] == hashlib.sha256((tmp_path / f"{name}.npy").read_bytes()).hexdigest()
 
 
-def test_generate_is_independent_of_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_is_independent_of_blocks(tmp_path, monkeypatch):
     images = image_set(5)
     progress_calls: list[tuple[int, int]] = []
     progress = lambda done, total: progress_calls.append((done, total))  # noqa: E731
@@ -107,7 +106,7 @@ def test_generate_is_independent_of_blocks(tmp_path: Path, monkeypatch: pytest.M
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "blocks")
 
 
-def test_generate_writes_only_missing_files(tmp_path: Path) -> None:
+def test_generate_writes_only_missing_files(tmp_path):
     images = image_set(4)
     generate(tmp_path, images, ("fog",))
     modified_ns = (tmp_path / "fog.npy").stat().st_mtime_ns
@@ -120,7 +119,7 @@ def test_generate_writes_only_missing_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("images_until_kill", [0, 3, 4, 21, 33])
-def test_generate_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images_until_kill: int) -> None:
+def test_generate_resumes_after_a_kill(tmp_path, monkeypatch, images_until_kill):
     images = image_set(4)
     generate(tmp_path / "whole", images, ("fog", "pixelate"))
 
@@ -147,9 +146,7 @@ def test_generate_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("settings", "field"), [({"seed": 8}, "seed"), ({"frost": replace(FROST, name="photos")}, "frost")]
 )
-def test_generate_rejects_a_folder_with_another_recipe_or_other_images(
-    tmp_path: Path, settings: dict[str, Any], field: str
-) -> None:
+def test_generate_rejects_a_folder_with_another_recipe_or_other_images(tmp_path, settings, field):
     images = image_set(3)
     generate(tmp_path, images)
     original_tree = read_tree(tmp_path)
@@ -160,7 +157,7 @@ def test_generate_rejects_a_folder_with_another_recipe_or_other_images(
     assert read_tree(tmp_path) == original_tree
 
 
-def test_store_rejects_a_missing_file(published_data: tuple[Path, ImageSet]) -> None:
+def test_store_rejects_a_missing_file(published_data):
     folder, full_split = published_data
     selection = select_positions(full_split, [3, 17])
     store = open_folder(folder, selection)
@@ -169,7 +166,7 @@ def test_store_rejects_a_missing_file(published_data: tuple[Path, ImageSet]) -> 
 
 
 @pytest.mark.parametrize("fault", ["truncated", "empty", "another shape", "a pickle"])
-def test_store_rejects_damaged_files(published_data: tuple[Path, ImageSet], fault: str) -> None:
+def test_store_rejects_damaged_files(published_data, fault):
     folder, full_split = published_data
     path = folder / "fog.npy"
     if fault in {"truncated", "empty"}:
@@ -182,7 +179,7 @@ def test_store_rejects_damaged_files(published_data: tuple[Path, ImageSet], faul
 
 
 @pytest.mark.parametrize("change", [lambda text: text[:40], lambda _: "[]", lambda t: t.replace("recipe", "receipt")])
-def test_generate_rejects_damaged_manifests(tmp_path: Path, change: Callable[[str], str]) -> None:
+def test_generate_rejects_damaged_manifests(tmp_path, change):
     generate(tmp_path, image_set(3), ("fog",))
     path = tmp_path / "made.json"
     path.write_text(change(path.read_text()))
@@ -190,9 +187,7 @@ def test_generate_rejects_damaged_manifests(tmp_path: Path, change: Callable[[st
         generate(tmp_path, image_set(3), ("fog",))
 
 
-def test_generated_and_published_folders_are_not_interchangeable(
-    tmp_path: Path, published_data: tuple[Path, ImageSet]
-) -> None:
+def test_generated_and_published_folders_are_not_interchangeable(tmp_path, published_data):
     folder, full_split = published_data
     original_tree = read_tree(folder)
     with pytest.raises(DatasetError, match="may be published"):
@@ -206,7 +201,7 @@ def test_generated_and_published_folders_are_not_interchangeable(
         (generated_path / "made.json").unlink(missing_ok=True)
 
 
-def test_open_published_reads_published_files(published_data: tuple[Path, ImageSet]) -> None:
+def test_open_published_reads_published_files(published_data):
     folder, full_split = published_data
     selection = select_positions(full_split, [3, 17, 39])
     for path in (folder, folder.parent):
@@ -220,9 +215,7 @@ def test_open_published_reads_published_files(published_data: tuple[Path, ImageS
     assert full_store.digest("snow") != store.digest("snow")
 
 
-def test_open_published_checks_md5_if_verify_is_full(
-    published_data: tuple[Path, ImageSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_published_checks_md5_if_verify_is_full(published_data, monkeypatch):
     folder, full_split = published_data
     with pytest.raises(DatasetError, match=r"fog\.npy: expected md5 7b397314b5670f825465fbcd1f6e9ccd, got "):
         open_folder(folder, full_split, verify=True)
@@ -242,7 +235,7 @@ def test_open_published_checks_md5_if_verify_is_full(
             open_folder(folder, full_split, verify=True)
 
 
-def test_open_published_reports_invalid_files(published_data: tuple[Path, ImageSet]) -> None:
+def test_open_published_reports_invalid_files(published_data):
     folder, full_split = published_data
     np.save(folder / "zoom_blur.npy", np.zeros((200, 32, 32), np.uint8))
     sorted_by_class = replace(full_split, labels=np.sort(full_split.labels))
@@ -260,7 +253,7 @@ def test_open_published_reports_invalid_files(published_data: tuple[Path, ImageS
         open_folder(folder, full_split)
 
 
-def test_generate_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_reports_a_full_disk(tmp_path, monkeypatch):
     images = image_set(3)
     generate(tmp_path, images, ("fog",))
 

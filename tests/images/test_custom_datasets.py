@@ -25,13 +25,13 @@ def save_npz(path: Path, **arrays: object) -> Path:
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet"])
-def test_load_images_reads_a_named_file(tmp_path: Path, form: str) -> None:
+def test_load_images_reads_a_named_file(tmp_path, form):
     (file,) = WRITERS[form](tmp_path, SPEC, "test", IMAGES, LABELS)
     np.testing.assert_array_equal(load_images(SPEC, path=file).images, IMAGES)
 
 
 @pytest.mark.parametrize("array", ["images", "labels"])
-def test_folder_of_arrays_is_read_with_its_hashes(tmp_path: Path, array: str) -> None:
+def test_folder_of_arrays_is_read_with_its_hashes(tmp_path, array):
     images = LabelledImages(IMAGES, LABELS)
     write_made_split(tmp_path, "test", images, recipe={}, n_classes=4)
     np.testing.assert_array_equal(load_images(SPEC, path=tmp_path).images, IMAGES)
@@ -45,7 +45,7 @@ def test_folder_of_arrays_is_read_with_its_hashes(tmp_path: Path, array: str) ->
 
 
 @pytest.mark.parametrize("labels", [LABELS.astype(np.uint8), LABELS.astype(np.int16), LABELS[:, None]])
-def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, labels: np.ndarray) -> None:
+def test_npz_accepts_channels_first_and_any_integers(tmp_path, labels):
     file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=labels, other=np.zeros(3))
     loaded = load_images(SPEC, path=file)
     np.testing.assert_array_equal(loaded.images, IMAGES)
@@ -71,7 +71,7 @@ OTHER_FILES = {"empty": b"", "text": b"nothing of the kind", "a pickle": pickle.
 
 
 @pytest.mark.parametrize("fault", [*INVALID_ARRAYS, *OTHER_FILES, "truncated"])
-def test_npz_rejects_invalid_files(tmp_path: Path, fault: str) -> None:
+def test_npz_rejects_invalid_files(tmp_path, fault):
     file = save_npz(tmp_path / "mine.npz", **INVALID_ARRAYS.get(fault, {"images": IMAGES, "labels": LABELS}))
     if fault not in INVALID_ARRAYS:
         file.write_bytes(OTHER_FILES.get(fault, file.read_bytes()[:-40]))
@@ -79,7 +79,7 @@ def test_npz_rejects_invalid_files(tmp_path: Path, fault: str) -> None:
         load_images(SPEC, path=file)
 
 
-def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path: Path) -> None:
+def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path):
     with pytest.raises(
         DatasetError,
         match=r"test\.npz or train\.npz \(npz\); or test\.parquet.*per class \(folders\), got none of these",
@@ -90,7 +90,7 @@ def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("column", ["img", "image"])
-def test_parquet_of_hugging_face_is_read(tmp_path: Path, column: str) -> None:
+def test_parquet_of_hugging_face_is_read(tmp_path, column):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
     cells = [{"bytes": encode(image), "path": None} for image in pixels]
     file = tmp_path / "test.parquet"

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,7 @@ from pyarrow import parquet
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import Normalisation, image_hash
-from robust201.images import DATASETS, DatasetSpec, Split, dataset, load_images, select
+from robust201.images import DATASETS, dataset, load_images, select
 from robust201.images.downloads import registry
 from robust201.images.loading import FORMS
 from robust201.images.specs import custom_dataset
@@ -35,6 +34,7 @@ from tests.support.dataset_files import (
     encode,
     fabricate,
     idx_bytes,
+    write_binary,
     write_idx,
     write_parquet,
     write_table,
@@ -44,7 +44,7 @@ from tests.support.dataset_files import (
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_dataset_spec_is_consistent(name: str) -> None:
+def test_dataset_spec_is_consistent(name):
     spec = dataset(name)
     assert spec.name == name
     assert len(set(spec.class_names)) == spec.n_classes
@@ -55,13 +55,13 @@ def test_dataset_spec_is_consistent(name: str) -> None:
     assert spec.corruptions is None or spec.corruptions in registry.downloads()
 
 
-def test_every_form_has_a_test_writer_and_a_dataset() -> None:
+def test_every_form_has_a_test_writer_and_a_dataset():
     assert set(FORMS) == {*WRITERS, "digits"}
     specs = (*DATASETS.values(), custom_dataset("custom", n_classes=2, image_size=8))
     assert {form for spec in specs for form in spec.forms} == set(FORMS)
 
 
-def test_load_images_does_not_import_heavy_libraries_for_digits() -> None:
+def test_load_images_does_not_import_heavy_libraries_for_digits():
     code = (
         "import sys; from robust201.images import load_images; load_images('digits'); "
         "print([m for m in ('torch', 'pyarrow', 'sklearn', 'PIL') if m in sys.modules])"
@@ -79,9 +79,7 @@ WRITTEN_FORMS = [*((dataset(name), form) for name, form in FILE_FORMS), *((BIRDS
 
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize(("spec", "form"), WRITTEN_FORMS, ids=lambda value: getattr(value, "name", value))
-def test_load_images_preserves_pixels_labels_and_order(
-    tmp_path: Path, spec: DatasetSpec, form: str, split: Split
-) -> None:
+def test_load_images_preserves_pixels_labels_and_order(tmp_path, spec, form, split):
     images, labels = fabricate(spec, 23)
     files = WRITERS[form](tmp_path / "data", spec, split, images, labels)
     # The path may be the folder of the files, its parent, or a folder with a subfolder named after the dataset.
@@ -102,7 +100,7 @@ def test_load_images_preserves_pixels_labels_and_order(
 
 
 @pytest.mark.parametrize(("name", "form"), FILE_FORMS)
-def test_load_images_reports_a_missing_split_or_form(tmp_path: Path, name: str, form: str) -> None:
+def test_load_images_reports_a_missing_split_or_form(tmp_path, name, form):
     spec = dataset(name)
     WRITERS[form](tmp_path, spec, "test", *fabricate(spec, 5))
     with pytest.raises(DatasetError, match=r"expected|No such file"):
@@ -112,7 +110,7 @@ def test_load_images_reports_a_missing_split_or_form(tmp_path: Path, name: str, 
             load_images(name, path=tmp_path, form=other_form, verify=False)
 
 
-def test_load_images_searches_the_data_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_images_searches_the_data_folder_by_default(tmp_path, monkeypatch):
     spec = dataset("cifar10")
     images, labels = fabricate(spec, 4)
     write_parquet(tmp_path / "cifar10", spec, "test", images, labels)
@@ -122,14 +120,12 @@ def test_load_images_searches_the_data_folder_by_default(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(("name", "form"), FILE_FORMS)
 @pytest.mark.parametrize("label", [-1, "n_classes", 1001])
-def test_load_images_reports_the_row_of_an_invalid_label(
-    tmp_path: Path, name: str, form: str, label: int | str
-) -> None:
+def test_load_images_reports_the_row_of_an_invalid_label(tmp_path, name, form, label):
     spec = dataset(name)
     images, labels = fabricate(spec, 6)
     labels[3] = spec.n_classes if label == "n_classes" else label
-    if form == "idx" and not 0 <= labels[3] <= 255:
-        labels[3] = 255  # this form stores labels as bytes
+    if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
+        labels[3] = 255  # these forms store labels as bytes
     if form == "imagenet16" and label == "n_classes":
         labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
@@ -152,17 +148,17 @@ def replace_published(
 
 
 VERIFIED_FORMS = [
-    ("cifar10", "python", "cifar10"),
-    ("cifar100", "python", "cifar100"),
+    ("cifar10", "python", "cifar10-python"),
+    ("cifar100", "python", "cifar100-python"),
     ("ImageNet16-120", "imagenet16", "ImageNet16-120"),
+    ("cifar10", "binary", "cifar10"),
+    ("cifar100", "binary", "cifar100"),
     ("mnist", "idx", "mnist"),
 ]
 
 
 @pytest.mark.parametrize(("name", "form", "entry"), VERIFIED_FORMS)
-def test_load_images_verifies_published_checksums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, form: str, entry: str
-) -> None:
+def test_load_images_verifies_published_checksums(tmp_path, monkeypatch, name, form, entry):
     spec = dataset(name)
     images, labels = fabricate(spec, 7)
     *_, file = WRITERS[form](tmp_path, spec, "test", images, labels)
@@ -179,6 +175,15 @@ def test_load_images_verifies_published_checksums(
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 \w{{32}}, got \w{{32}}"):
         load_images(name, path=tmp_path, form=form)
+
+
+@pytest.mark.parametrize("size", [None, -1, 0])
+def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path, size: int | None) -> None:
+    spec = dataset("cifar10")
+    (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(DatasetError, match=rf"{file}: expected .* bytes, got"):
+        load_images("cifar10", path=tmp_path, verify=size is None)
 
 
 # --- damaged pickles
@@ -202,7 +207,7 @@ INVALID_BATCHES: dict[str, object] = {
 
 
 @pytest.mark.parametrize("fault", INVALID_BATCHES)
-def test_load_images_rejects_invalid_pickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_load_images_rejects_invalid_pickles(tmp_path, monkeypatch, fault):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_batch").write_bytes(pickle.dumps(INVALID_BATCHES[fault], protocol=2))
     with pytest.raises(DatasetError, match="test_batch"):
@@ -217,7 +222,7 @@ def make_encoded_images(count: int = 3, size: int = 32) -> list[bytes | None]:
     return [encode(np.full((3, size, size), pixel_value, np.uint8)) for pixel_value in range(count)]
 
 
-def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None:
+def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path):
     uniform_image = np.stack([np.full((32, 32), channel_value, np.uint8) for channel_value in (200, 40, 90)])
     grey = io.BytesIO()
     Image.new("L", (32, 32), 77).save(grey, "PNG")
@@ -238,9 +243,7 @@ def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None
         ([], [], "no rows"),
     ],
 )
-def test_load_images_reports_the_row_of_an_invalid_parquet_value(
-    tmp_path: Path, images: list[bytes | None], labels: list[int | None], subject: str
-) -> None:
+def test_load_images_reports_the_row_of_an_invalid_parquet_value(tmp_path, images, labels, subject):
     file = write_table(tmp_path / "test.parquet", images, labels)
     with pytest.raises(DatasetError, match=f"{file}.*{subject}"):
         load_images("cifar10", path=tmp_path)
@@ -255,7 +258,7 @@ INVALID_COLUMNS = (
 
 
 @pytest.mark.parametrize("content", [*INVALID_COLUMNS, 0, 10, 200, -4])
-def test_load_images_rejects_other_and_truncated_parquet_files(tmp_path: Path, content: Any) -> None:
+def test_load_images_rejects_other_and_truncated_parquet_files(tmp_path, content):
     file = write_table(tmp_path / "test.parquet", make_encoded_images(3), [0, 1, 2])
     if isinstance(content, int):
         file.write_bytes(file.read_bytes()[:content])
@@ -269,7 +272,7 @@ def test_load_images_rejects_other_and_truncated_parquet_files(tmp_path: Path, c
 
 
 @pytest.mark.shared
-def test_load_images_reads_real_cifar10(shared_data: Path) -> None:
+def test_load_images_reads_real_cifar10(shared_data):
     images = load_images("cifar10", path=shared_data)
     assert images.images.shape == (10_000, 3, 32, 32)
     assert np.bincount(images.labels).tolist() == [1000] * 10
@@ -289,7 +292,7 @@ def write_mnist(root: Path, count: int = 5) -> tuple[Path, Path]:
     return labels, images
 
 
-def test_load_images_upscales_mnist(tmp_path: Path) -> None:
+def test_load_images_upscales_mnist(tmp_path):
     _, file = write_mnist(tmp_path, 1)
     pixels = np.arange(784, dtype=np.uint8).reshape(1, 28, 28)
     file.with_suffix("").write_bytes(idx_bytes(pixels))
@@ -315,7 +318,7 @@ GZIP_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", [*IDX_DAMAGES, *GZIP_DAMAGES])
-def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: str) -> None:
+def test_load_images_rejects_damaged_idx_files(tmp_path, damage):
     _, file = write_mnist(tmp_path)
     content = gzip.compress(IDX_DAMAGES.get(damage, bytes)(gzip.decompress(file.read_bytes())))
     file.write_bytes(GZIP_DAMAGES.get(damage, bytes)(content))

@@ -1,7 +1,5 @@
 """The digits of scikit-learn have a fixed split, and selections are class-stratified."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +13,7 @@ from robust201.images.upscaling import upscale
 # --- digits
 
 
-def test_digits_have_a_fixed_split() -> None:
+def test_digits_have_a_fixed_split():
     train, test = load_images("digits", split="train"), load_images("digits")
     assert (len(train), len(test)) == (1347, 450)
     assert train.images.shape[1:] == test.images.shape[1:] == (3, 32, 32)
@@ -28,7 +26,7 @@ def test_digits_have_a_fixed_split() -> None:
     np.testing.assert_allclose(train.normalisation.std[0], channel.std(), atol=1e-4)
 
 
-def test_load_images_rejects_digits_of_a_changed_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_images_rejects_digits_of_a_changed_source(monkeypatch):
     pixels, labels = digits._read_source.__wrapped__()
     pixels[0, 0, 0] += 1
     monkeypatch.setattr(digits, "_read_source", lambda: (pixels, labels))
@@ -39,7 +37,7 @@ def test_load_images_rejects_digits_of_a_changed_source(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("size", "max_pixel"), [(8, 16), (28, 255)])
 @given(rng=st.randoms(use_true_random=False))
-def test_upscale_matches_bilinear_interpolation(size: int, max_pixel: int, rng: random.Random) -> None:
+def test_upscale_matches_bilinear_interpolation(size, max_pixel, rng):
     image = (np.frombuffer(rng.randbytes(size**2), np.uint8).astype(int) % (max_pixel + 1)).reshape(1, size, size)
     target_positions = (np.arange(32) + 0.5) * size / 32 - 0.5
     source_positions = np.arange(size)
@@ -69,7 +67,7 @@ def make_image_set(labels: list[int]) -> ImageSet:
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 2**31 - 1))
-def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int, seed: int) -> None:
+def test_select_is_stratified_ascending_and_nested(labels, count, seed):
     all_images = make_image_set(labels)
     count = min(count, len(all_images))
     selected = select(all_images, count=count, seed=seed)
@@ -88,7 +86,7 @@ def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int
     assert set(selected.indices) <= set(select(all_images, count=min(count + 3, len(all_images)), seed=seed).indices)
 
 
-def test_select_depends_on_the_seed() -> None:
+def test_select_depends_on_the_seed():
     all_images = load_images("digits")
     class_counts = {
         tuple(np.bincount(select(all_images, count=25, seed=seed).labels, minlength=10)) for seed in range(8)
@@ -98,13 +96,13 @@ def test_select_depends_on_the_seed() -> None:
     assert len({select(all_images, count=20, seed=seed).sha256 for seed in range(8)}) == 8
 
 
-def test_select_returns_the_same_images_on_every_platform() -> None:
+def test_select_returns_the_same_images_on_every_platform():
     selected = select(load_images("digits"), count=10, seed=0)
     assert selected.indices.tolist() == [13, 22, 27, 111, 192, 199, 264, 284, 288, 289]
 
 
 @pytest.mark.parametrize("count", [0, -1, 451])
-def test_select_rejects_a_count_out_of_range(count: int) -> None:
+def test_select_rejects_a_count_out_of_range(count):
     with pytest.raises(DatasetError, match=f"digits: expected a count from 1 to 450, got {count}") as error:
         select(load_images("digits"), count=count, seed=0)
     assert "--" not in str(error.value), "the Python API has no options"

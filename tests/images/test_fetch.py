@@ -11,7 +11,7 @@ from robust201.core.errors import DatasetError
 from robust201.images.downloads import fetch as fetch_module
 from robust201.images.downloads import registry
 from robust201.images.downloads.fetch import fetch
-from tests.support.download_server import FILES, ChangeDownload, Server, assert_complete, make_tar, names_in, sha256
+from tests.support.download_server import FILES, assert_complete, make_tar, names_in, sha256
 
 
 class RecordingProgress:
@@ -31,7 +31,7 @@ class RecordingProgress:
         self.is_closed = True
 
 
-def test_fetch_unpacks_and_removes_the_archive(tmp_path: Path, cifar10c_server: Server) -> None:
+def test_fetch_unpacks_and_removes_the_archive(tmp_path, cifar10c_server):
     progress = RecordingProgress()
     folder = fetch("CIFAR-10-C", tmp_path / "data", progress=progress)
     assert folder == tmp_path / "data" / "CIFAR-10-C"
@@ -42,9 +42,7 @@ def test_fetch_unpacks_and_removes_the_archive(tmp_path: Path, cifar10c_server: 
     assert cifar10c_server.n_requests == 1, "existing files are not downloaded again"
 
 
-def test_fetch_retries_after_a_temporary_status_and_a_broken_connection(
-    tmp_path: Path, cifar10c_server: Server
-) -> None:
+def test_fetch_retries_after_a_temporary_status_and_a_broken_connection(tmp_path, cifar10c_server):
     cifar10c_server.statuses, cifar10c_server.cuts = [503], [5000]
     fetch("CIFAR-10-C", tmp_path)
     assert_complete(tmp_path)
@@ -52,7 +50,7 @@ def test_fetch_retries_after_a_temporary_status_and_a_broken_connection(
 
 
 @pytest.mark.parametrize("fault", ["another hash", "404"])
-def test_fetch_leaves_no_file_after_a_failure(tmp_path: Path, cifar10c_server: Server, fault: str) -> None:
+def test_fetch_leaves_no_file_after_a_failure(tmp_path, cifar10c_server, fault):
     if fault == "404":
         cifar10c_server.statuses = [404] * 9
     else:
@@ -65,21 +63,17 @@ def test_fetch_leaves_no_file_after_a_failure(tmp_path: Path, cifar10c_server: S
 
 
 @pytest.mark.usefixtures("server")  # which makes attempts follow one another at once
-def test_fetch_error_explains_the_manual_download_without_a_network(
-    tmp_path: Path, change_download: ChangeDownload
-) -> None:
+def test_fetch_error_explains_the_manual_download_without_a_network(tmp_path, change_download):
     with socket.create_server(("127.0.0.1", 0)) as closed_server:
-        url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-python.tar.gz"
+        url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-binary.tar.gz"
     change_download("cifar10", url=url)
-    with pytest.raises(DatasetError, match=rf"{url}: .*c58f30108f718f92721af3b95e74349a.*{tmp_path} yourself"):
+    with pytest.raises(DatasetError, match=rf"{url}: .*c32a1d4ab5d03f1284b67883e8d87530.*{tmp_path} yourself"):
         fetch("cifar10", tmp_path)
     assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not a tar archive", "missing member", "member outside"])
-def test_fetch_leaves_no_folder_after_an_invalid_archive(
-    tmp_path: Path, cifar10c_server: Server, change_download: ChangeDownload, damage: str
-) -> None:
+def test_fetch_leaves_no_folder_after_an_invalid_archive(tmp_path, cifar10c_server, change_download, damage):
     contents = {
         "truncated": cifar10c_server.content[:300_000],
         "not a tar archive": b"\x1f\x8b no tar",
@@ -96,9 +90,7 @@ def test_fetch_leaves_no_folder_after_an_invalid_archive(
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_fetch_keeps_the_folder_that_another_process_finished_first(
-    tmp_path: Path, cifar10c_server: Server, monkeypatch: pytest.MonkeyPatch, is_complete: bool
-) -> None:
+def test_fetch_keeps_a_folder_that_another_process_finished_first(tmp_path, cifar10c_server, monkeypatch, is_complete):
     unpack = fetch_module._unpack
 
     def unpack_after_another_process(archive: Path, scratch: Path, entry: registry.Download) -> Path:
@@ -121,7 +113,7 @@ def test_fetch_keeps_the_folder_that_another_process_finished_first(
 # --- manually placed archives
 
 
-def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path: Path, cifar10c_server: Server) -> None:
+def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path, cifar10c_server):
     (tmp_path / "CIFAR-10-C.tar").write_bytes(cifar10c_server.content)
     fetch("CIFAR-10-C", tmp_path)
     assert_complete(tmp_path)
@@ -134,7 +126,7 @@ def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path: Path, cif
     assert cifar10c_server.n_requests == 0
 
 
-def test_fetch_verifies_an_existing_folder(tmp_path: Path, cifar10c_server: Server) -> None:
+def test_fetch_verifies_an_existing_folder(tmp_path, cifar10c_server):
     folder = fetch("CIFAR-10-C", tmp_path)
     (folder / "fog.npy").write_bytes(b"\x01" + FILES["CIFAR-10-C/fog.npy"][1:])
     with pytest.raises(DatasetError, match=r"Verifying failed for .*fog.npy: expected sha256"):
@@ -144,7 +136,7 @@ def test_fetch_verifies_an_existing_folder(tmp_path: Path, cifar10c_server: Serv
         fetch("CIFAR-10-C", tmp_path)
 
 
-def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, change_download: ChangeDownload) -> None:
+def test_fetch_verifies_imagenet16_placed_manually(tmp_path, change_download):
     with pytest.raises(DatasetError, match=rf"in {tmp_path}/ImageNet16, 11 files are missing.*image-net\.org"):
         fetch("ImageNet16-120", tmp_path)
     (tmp_path / "ImageNet16").mkdir()
@@ -160,7 +152,7 @@ def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, change_downlo
 
 
 @pytest.mark.parametrize("name", registry.downloads())
-def test_registry_entry_is_complete(name: str) -> None:
+def test_registry_entry_is_complete(name):
     entry = registry.find_download(name)
     lengths = {"md5": 32, "sha256": 64}
     assert entry.source

@@ -9,20 +9,19 @@ from robust201.core.errors import DatasetError, StorageFullError
 from robust201.core.files import atomic_write
 from robust201.images import DATASETS, load_images, select
 from robust201.images.store import read_image_set, write_image_set
-from tests.conftest import MakeSweep
 from tests.support.runs import run_sweep
 
 IMAGES = select(load_images("digits"), count=20, seed=0)
 
 
-def test_image_set_is_preserved(tmp_path: Path) -> None:
+def test_image_set_is_preserved(tmp_path):
     write_image_set(tmp_path, IMAGES)
     loaded = read_image_set(tmp_path, DATASETS["digits"], IMAGES.sha256)
     for name in ("images", "labels", "indices", "n_classes", "normalisation", "sha256"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(IMAGES, name))
 
 
-def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path: Path) -> None:
+def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path):
     with (
         pytest.raises(StorageFullError),
         atomic_write(tmp_path / "images.npy"),
@@ -34,7 +33,7 @@ def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["images", "labels", "indices"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "changed", "pickle"])
-def test_damaged_image_set_is_rejected(tmp_path: Path, name: str, damage: str) -> None:
+def test_damaged_image_set_is_rejected(tmp_path, name, damage):
     write_image_set(tmp_path, IMAGES)
     path = tmp_path / f"{name}.npy"
     content = bytearray(path.read_bytes())
@@ -51,7 +50,7 @@ def test_damaged_image_set_is_rejected(tmp_path: Path, name: str, damage: str) -
         read_image_set(tmp_path, DATASETS["digits"], IMAGES.sha256)
 
 
-def test_run_replaces_damaged_image_sets(make_sweep: MakeSweep) -> None:
+def test_run_replaces_damaged_image_sets(make_sweep):
     run_sweep(make_sweep(keys={"clean": {}}))
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255"]}})
     (images_file,) = (config.results / "images").rglob("images.npy")

@@ -55,12 +55,7 @@ def new_network_in_mode(mode):
 
 
 def dense_hessian(network, loss_of):
-    """Return the dense Hessian of a loss with respect to the network's weights.
-
-    Args:
-        network: the network.
-        loss_of: (function from inputs to logits) → loss.
-    """
+    """Return the dense Hessian of `loss_of`, a function (inputs → logits) → loss, with respect to the weights."""
     names, weights = zip(*((name, weight.detach()) for name, weight in network.named_parameters()), strict=True)
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 

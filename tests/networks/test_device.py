@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.core.precision import PRECISIONS, Precision
+from robust201.core.precision import PRECISIONS
 from robust201.networks import device
 from robust201.networks.device import configure_torch, isolated
 from tests.support.precision_settings import (
@@ -59,7 +59,7 @@ def _apply(changes: list) -> None:
 
 @needs_new_settings
 @given(CALLER_SETTINGS, st.sampled_from(PRECISIONS))
-def test_any_mixture_of_settings_is_replaced_and_restored(changes: list, precision: Precision) -> None:
+def test_any_mixture_of_settings_is_replaced_and_restored(changes, precision):
     with settings_restored():
         _apply(changes)
         expected = raw_settings()
@@ -72,7 +72,7 @@ def test_any_mixture_of_settings_is_replaced_and_restored(changes: list, precisi
 
 @needs_new_settings
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_configure_torch_overrides_the_callers_settings(precision: Precision) -> None:
+def test_configure_torch_overrides_the_callers_settings(precision):
     state = torch.get_deterministic_debug_mode(), torch.get_num_threads(), torch.backends.cudnn.deterministic
     try:
         with tf32_everywhere():
@@ -84,7 +84,7 @@ def test_configure_torch_overrides_the_callers_settings(precision: Precision) ->
         torch.backends.cudnn.deterministic = state[2]
 
 
-def test_older_settings_suffice_without_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_settings_suffice_without_newer_ones(monkeypatch):
     """PyTorch 2.8 has only the older settings."""
     monkeypatch.setattr(device, "_get_setting", None)
     monkeypatch.setattr(device, "_change_setting", None)
@@ -95,7 +95,7 @@ def test_older_settings_suffice_without_newer_ones(monkeypatch: pytest.MonkeyPat
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("medium", True)
 
 
-def test_settings_are_restored_after_an_error() -> None:
+def test_settings_are_restored_after_an_error():
     torch.set_float32_matmul_precision("high")
     with pytest.raises(ValueError, match="inside"), isolated(CPU):
         raise ValueError("inside")
@@ -103,7 +103,7 @@ def test_settings_are_restored_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("debug_mode", [0, 1, 2])
-def test_algorithms_are_deterministic_inside_and_settings_are_restored(debug_mode: int) -> None:
+def test_algorithms_are_deterministic_inside_and_settings_are_restored(debug_mode):
     def settings() -> tuple[int | bool, ...]:
         cudnn = torch.backends.cudnn
         return torch.get_deterministic_debug_mode(), cudnn.deterministic, cudnn.benchmark, torch.is_grad_enabled()

@@ -82,7 +82,7 @@ DEPENDENT_PASSES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] =
 
 @pytest.mark.parametrize("n_images", [1, 2, 5, 20, 70])
 @pytest.mark.parametrize("case", DEPENDENT_PASSES)
-def test_dependence_on_other_images_is_rejected(case: str, n_images: int) -> None:
+def test_dependence_on_other_images_is_rejected(case, n_images):
     if case in {"order", "cumulative"} and n_images == 1:
         n_images = 2
     classifier = tiny_classifier(Changed(DEPENDENT_PASSES[case]))
@@ -105,15 +105,13 @@ def evaluate_clean(network: nn.Module, n_images: int = 70, **options: Any) -> No
 @pytest.mark.parametrize("forward", [squeeze, index_squeezed])
 @pytest.mark.parametrize("batch_size", [1, 250])
 @pytest.mark.parametrize("n_images", [1, 70])
-def test_networks_that_fail_for_a_single_image_are_rejected_before_attacks(
-    forward: Any, batch_size: int, n_images: int
-) -> None:
+def test_networks_that_fail_for_a_single_image_are_rejected_before_attacks(forward, batch_size, n_images):
     with pytest.raises(NetworkError, match=r"Changed: .*replace squeeze\(\) by flatten\(1\)"):
         evaluate_clean(Changed(forward), n_images, batch_size=batch_size)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_rounding_is_not_dependence(dtype: torch.dtype) -> None:
+def test_rounding_is_not_dependence(dtype):
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1)]
     for _ in range(12):
@@ -124,7 +122,7 @@ def test_rounding_is_not_dependence(dtype: torch.dtype) -> None:
         evaluate_clean(network)
 
 
-def test_tensors_that_change_are_rejected_and_restored() -> None:
+def test_tensors_that_change_are_rejected_and_restored():
     class Counting(Changed):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             with torch.no_grad():
@@ -162,21 +160,21 @@ def evaluate_messages(network: nn.Module, images: np.ndarray, labels: np.ndarray
 GOOD = {"images": IMAGES.images, "labels": IMAGES.labels}
 
 
-def test_good_networks_have_no_notice() -> None:
+def test_good_networks_have_no_notice():
     """Three in four labels are the network's predictions."""
     assert evaluate_messages(TinyNetwork(), **GOOD) == []
     for n_images in (20, 25, 30):
         assert evaluate_messages(TinyNetwork(), IMAGES.images[:n_images], IMAGES.labels[:n_images]) == []
 
 
-def test_accuracies_at_chance_are_reported() -> None:
+def test_accuracies_at_chance_are_reported():
     labels = (IMAGES.labels + 1) % 5
     (message,) = evaluate_messages(TinyNetwork(), IMAGES.images, labels)
     assert re.match(r"TinyNetwork classifies \d+ of 70 images correctly, which is not significantly", message)
     assert evaluate_messages(TinyNetwork(), IMAGES.images[:9], labels[:9]) == []
 
 
-def test_accuracies_above_chance_on_all_images_are_not_reported() -> None:
+def test_accuracies_above_chance_on_all_images_are_not_reported():
     """The network classifies 30% of 350 images correctly, but none of the first 245."""
     predictions = tiny_classifier().logits(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
     is_correct = np.arange(350) >= 245
@@ -184,7 +182,7 @@ def test_accuracies_above_chance_on_all_images_are_not_reported() -> None:
     assert evaluate_messages(TinyNetwork(), np.tile(IMAGES.images, (5, 1, 1, 1)), labels) == []
 
 
-def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons() -> None:
+def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons():
     sigmoid = nn.Sequential(TinyNetwork(), nn.Sigmoid())
     (message,) = evaluate_messages(sigmoid, **GOOD)
     assert message.startswith("Sequential seems to end in a sigmoid: ")
@@ -205,14 +203,14 @@ def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons() -> None:
         robust201.curves(sigmoid, **GOOD, keys={"fmn": {"steps": 50}}, normalisation=NORMALISATION, progress=False)
 
 
-def test_single_logits_are_rejected_with_the_remedy() -> None:
+def test_single_logits_are_rejected_with_the_remedy():
     for change in (lambda logits: logits[:, :1], lambda logits: logits[:, 0]):
         network = Changed(lambda network, images, change=change: change(network(images)))
         with pytest.raises(NetworkError, match=r"got a single logit per image .*torch\.cat"):
             evaluate_clean(network)
 
 
-def test_concurrent_evaluations_restore_the_module() -> None:
+def test_concurrent_evaluations_restore_the_module():
     network = TinyNetwork().train()
 
     def accuracies(_call: int) -> list[float]:
@@ -228,7 +226,7 @@ def test_concurrent_evaluations_restore_the_module() -> None:
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0])
-def test_nan_is_noticed_inside_transforms(power: float) -> None:
+def test_nan_is_noticed_inside_transforms(power):
     """The derivative of a root is infinite at 0, where the derivative of the pixels themselves is finite."""
     network = Changed(lambda network, images: network((images * images).pow(power)))
     classifier = Classifier(network, NO_NORMALISATION, 5)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.networks.nb201 import cells as nasbench201
 from robust201.networks.nb201.cells import EDGES, N_ARCHITECTURES, OPERATIONS, specs
-from robust201.networks.space import Space
 from robust201.networks.spaces import DEFAULT_SPACE, SPACES, cell_space, find_architecture
 from robust201.tasks import TASKS
 
@@ -123,7 +122,7 @@ every_space = pytest.mark.parametrize("space", SPACES.values(), ids=lambda space
 
 
 @every_space
-def test_space_ids_have_the_declared_type(space: Space) -> None:
+def test_space_ids_have_the_declared_type(space):
     ids = space.select("evaluated")
     assert len(set(ids)) == len(ids) > 0
     assert all(isinstance(architecture, str if space.has_text_ids else int) for architecture in ids)
@@ -136,7 +135,7 @@ def test_space_ids_have_the_declared_type(space: Space) -> None:
 
 
 @every_space
-def test_space_builds_networks_with_the_declared_shapes(space: Space) -> None:
+def test_space_builds_networks_with_the_declared_shapes(space):
     architecture = space.select("evaluated")[-1]
     assert space.macs(architecture, n_classes=10, image_size=32) > 0
     network = space.build(architecture, n_classes=10).eval()
@@ -146,7 +145,7 @@ def test_space_builds_networks_with_the_declared_shapes(space: Space) -> None:
 
 
 @every_space
-def test_with_size_is_supported_only_if_declared(space: Space) -> None:
+def test_with_size_is_supported_only_if_declared(space):
     if space.is_sized:
         assert space.with_size(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:
@@ -154,7 +153,7 @@ def test_with_size_is_supported_only_if_declared(space: Space) -> None:
             space.with_size(channels=4, cells=1)
 
 
-def test_find_architecture_rejects_ranges_and_unknown_names() -> None:
+def test_find_architecture_rejects_ranges_and_unknown_names():
     assert cell_space(DEFAULT_SPACE) is SPACES[DEFAULT_SPACE]
     for name in ("0-9", "resnet19", "|none~0|"):
         with pytest.raises(ArchitectureError):
@@ -162,7 +161,7 @@ def test_find_architecture_rejects_ranges_and_unknown_names() -> None:
 
 
 @given(CELL_INDICES)
-def test_neighbours_differ_on_one_edge(index: int) -> None:
+def test_neighbours_differ_on_one_edge(index):
     spec = specs()[index]
     neighbours = nasbench201.neighbours(spec)
     assert len({spec, *(neighbour for _, _, neighbour in neighbours)}) == 25

@@ -1,7 +1,6 @@
 """Modules of users compute in their dtype and return float32 logits; those with a fixed mode are rejected."""
 
 import warnings
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -29,7 +28,7 @@ class Network(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_as_classifier_computes_in_the_dtype_of_the_module_and_returns_float32(dtype: torch.dtype) -> None:
+def test_as_classifier_computes_in_the_dtype_of_the_module_and_returns_float32(dtype):
     model = Network().to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
@@ -46,7 +45,7 @@ def test_as_classifier_computes_in_the_dtype_of_the_module_and_returns_float32(d
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_as_classifier_warns_about_half_precision(dtype: torch.dtype) -> None:
+def test_as_classifier_warns_about_half_precision(dtype):
     dtype_name = str(dtype).removeprefix("torch.")
     with (
         pytest.warns(RobustWarning, match=rf"Network computes in {dtype_name}.*model\.float\(\)"),
@@ -55,7 +54,7 @@ def test_as_classifier_warns_about_half_precision(dtype: torch.dtype) -> None:
         pass
 
 
-def test_as_classifier_uses_float32_for_mixed_dtypes() -> None:
+def test_as_classifier_uses_float32_for_mixed_dtypes():
     model = Network()
     model.register_parameter("scale", nn.Parameter(torch.ones((), dtype=torch.float16)))
     with as_classifier(model, IMAGES) as classifier:
@@ -74,7 +73,7 @@ def _export(model: nn.Module) -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("convert", "name"), [(_freeze, "torch.jit.freeze"), (_export, "torch.export")])
-def test_module_with_a_fixed_mode_is_rejected(convert: Callable[[nn.Module], nn.Module], name: str) -> None:
+def test_module_with_a_fixed_mode_is_rejected(convert, name):
     model = convert(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval())
     with pytest.raises(NetworkError, match=f"no evaluation mode.*{name}"), as_classifier(model, PIXELS):
         pass

@@ -34,7 +34,7 @@ def test_macs_depend_on_width_classes_and_image_size():
 @pytest.mark.parametrize(
     ("name", "advice"), [("stn-resnet18-w4", "stn-resnet18-w8"), ("ptn-resnet34-w65", "ptn-resnet34-w72")]
 )
-def test_check_training_rejects_widths_that_corrupt_memory(name: str, advice: str) -> None:
+def test_check_training_rejects_widths_that_corrupt_memory(name, advice):
     with pytest.raises(ArchitectureError, match=rf"^Training failed for {name}: .* multiple of 8.* Train {advice}, or"):
         ZOO.check_training_without_avx512(name)
     for valid_name in ("stn-resnet18", "ptn-resnet18", advice, "resnet18-w4", "lenet5"):

@@ -1,7 +1,9 @@
-"""The YAML files of the papers are valid, and run.sh names only existing files."""
+"""The YAML files of the papers are valid, run.sh names only existing files, and pages follow from committed numbers."""
 
 import re
+import shutil
 import subprocess
+from importlib import import_module
 
 import pytest
 
@@ -54,3 +56,18 @@ def test_script_is_valid_and_names_existing_modules(script):
         assert (REPOSITORY / f"{module.replace('.', '/')}.py").is_file(), module
     paths = [path.replace("$jobs", str(script.parent)) for path in re.findall(r"\$jobs/[\w./-]+(?:yaml|py)", text)]
     assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
+
+
+@pytest.mark.parametrize("work", ["image_distribution", "robust_features"])
+def test_page_and_tables_follow_from_committed_numbers(tmp_path, monkeypatch, work):
+    folder = PAPERS / work
+    shutil.copytree(folder / "tables", tmp_path / "tables")
+    shutil.copy(folder / "README.md", tmp_path)
+    (tmp_path / "figures").mkdir()
+    monkeypatch.setattr("sys.argv", ["analyse", "--folder", str(tmp_path)])
+    import_module(f"jobs.papers.{work}.analyse").main()
+    for path in (folder / "README.md", *(folder / "tables").glob("*.csv")):
+        assert (tmp_path / path.relative_to(folder)).read_text() == path.read_text()
+    assert {path.name for path in (folder / "figures").iterdir()} == {
+        path.name for path in (tmp_path / "figures").iterdir()
+    }

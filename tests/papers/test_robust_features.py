@@ -1,7 +1,6 @@
 """Questions on robust features: numbers from exports, verdicts on constructed numbers, and the committed page."""
 
 import math
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,11 +13,7 @@ from jobs.papers.robust_features import analyse, make_images
 from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED
 from robust201.images.checks import LabelledImages
 from robust201.images.store import ArrayFolder, write_made_split
-from tests.conftest import REPOSITORY
 from tests.support.trained_exports import make_weights, write_trained
-
-FOLDER = REPOSITORY / "jobs/papers/robust_features"
-
 
 PIXELS = torch.linspace(0, 1, 2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
 
@@ -173,22 +168,6 @@ def test_accuracies_of_trained_networks_have_no_clean_rows_under_attack(tmp_path
     frame = read_accuracies(read_trained([export]), "cifar10", "pgd_l2")
     assert frame["strength"].tolist() == [0.25, 0.5]
     assert frame[["recipe", "epochs", "seed"]].drop_duplicates().to_numpy().tolist() == [["mix-0", 3, 0]]
-
-
-def test_page_and_tables_follow_from_committed_numbers(tmp_path, monkeypatch):
-    shutil.copytree(FOLDER / "tables", tmp_path / "tables")
-    shutil.copy(FOLDER / "README.md", tmp_path)
-    (tmp_path / "figures").mkdir()
-    monkeypatch.setattr("sys.argv", ["analyse", "--folder", str(tmp_path)])
-    analyse.main()
-    assert (tmp_path / "README.md").read_text() == (FOLDER / "README.md").read_text()
-    for path in (FOLDER / "tables").glob("*.csv"):
-        assert (tmp_path / "tables" / path.name).read_text() == path.read_text()
-    assert {path.name for path in (FOLDER / "figures").iterdir()} == {
-        path.name for path in (tmp_path / "figures").iterdir()
-    }
-    verdicts = pd.read_csv(tmp_path / "tables/claims.csv")["verdict"].value_counts().to_dict()
-    assert verdicts == {UNDECIDED: 9, HOLDS: 6, FAILS: 1}
 
 
 def test_tau_interval_matches_the_null_distribution():

@@ -6,8 +6,6 @@ import sys
 import pytest
 import torch
 
-from robust201.networks.device import has_avx512
-from robust201.networks.nb201.compiled import native
 from robust201.run.doctor import _examine_device, _examine_gpus, examine
 from tests.conftest import REPOSITORY
 
@@ -44,16 +42,6 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(monkeypatch, make_sw
     assert "wrong gradients" in check.fix
     sweep = write_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"})
     assert "wrong gradients in bfloat16. Set `precision` to fp32" in robust201("run", sweep).error_line(2)
-
-
-@pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
-def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch):
-    monkeypatch.setattr(native, "unavailable_reason", lambda: None)
-    assert next(check for check in examine(None) if check.what == "cpu kernels").detail.startswith("the native library")
-    monkeypatch.setattr(native, "unavailable_reason", lambda: "it was not compiled")
-    check = next(check for check in examine(None) if check.what == "cpu kernels")
-    assert check.ok
-    assert "PyTorch's, since the native library cannot be used: it was not compiled." in check.detail
 
 
 @pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])

@@ -1,6 +1,7 @@
-"""`robust201 submit ray`, tested without a Ray cluster: accepted addresses, and files of a job."""
+"""`robust201 submit ray`, tested without a Ray cluster: addresses, files of a job, and valid files of clusters."""
 
 import os
+import re
 import warnings
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from robust201.core.errors import ConfigError, RobustWarning
 from robust201.submit import ray_jobs
 from robust201.sweep.facts import load_sweep
 from robust201.sweep.loading import load_training
+from tests.conftest import REPOSITORY
 from tests.support.tiny_trainings import write_training_yaml
 
 pytestmark = pytest.mark.usefixtures("_without_ray_token")
@@ -99,3 +101,45 @@ def test_submit_job_passes_variables_and_drain_time(write_sweep, tmp_path):
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
     with pytest.raises(ConfigError, match="Request failed"):
         ray_jobs.submit_job(client, config, tmp_path, {})
+
+
+RAY_PIN = re.findall(r"^ray==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)[0]
+MACHINE_PATH = re.compile(r"(?<![\w~.])/(?:work|tmp|root|home|Users|scratch)\b")
+
+
+def read_yaml(file_name):
+    text = (REPOSITORY / file_name).read_text()
+    assert not MACHINE_PATH.search(re.sub("#.*", "", text))
+    return yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("name", ["cluster.yaml", "jobs/cluster-local.yaml"])
+def test_cluster_file_is_valid_and_uses_token_authentication(name):
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    fields = read_yaml(name)
+    assert name != "cluster.yaml" or f":{RAY_PIN}-py311" in fields["docker"]["worker_image"]
+    assert "~/.ray/auth_token" in fields["file_mounts"]
+    for role in ("head", "worker"):
+        (command,) = [command for command in fields[f"{role}_start_ray_commands"] if "ray start" in command]
+        assert re.search(r"export .*RAY_AUTH_MODE=token\b.*RAY_enable_autoscaler_v2=1;.*ray start", command)
+        assert ("--dashboard-host=127.0.0.1" in command) == (role == "head")
+    prepared_fields = prepare_config(fields)  # as `ray up` does before it starts a machine
+    validate_config(prepared_fields)
+    assert prepared_fields["max_workers"] >= 1
+
+
+def test_rayjob_uses_token_authentication_and_the_pinned_ray():
+    spec = read_yaml("jobs/kuberay-rayjob.yaml")["spec"]
+    cluster = spec["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["rayVersion"] == RAY_PIN
+    assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
+    for pod in pods:
+        volume_names = {volume["name"] for volume in pod["spec"]["volumes"]}
+        for container in pod["spec"]["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volume_names
+    for group in cluster["workerGroupSpecs"]:
+        assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]

@@ -36,6 +36,20 @@ def list_cifar_file_stems(spec: DatasetSpec, split: str) -> list[str]:
     return ["test_batch"] if split == "test" else [f"data_batch_{index}" for index in range(1, 6)]
 
 
+def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    is_cifar100 = spec.name == "cifar100"
+    folder = root / ("cifar-100-binary" if is_cifar100 else "cifar-10-batches-bin")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}.bin" for name in list_cifar_file_stems(spec, split)]
+    for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
+        label_bytes = labels[indices].astype(np.uint8)[:, None]
+        if is_cifar100:
+            # The coarse labels are out of range, so a reader that used them instead of the fine labels would fail.
+            label_bytes = np.hstack([255 - label_bytes, label_bytes])
+        file.write_bytes(np.hstack([label_bytes, images[indices].reshape(len(indices), -1)]).tobytes())
+    return files
+
+
 def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     is_cifar100 = spec.name == "cifar100"
     folder = root / ("cifar-100-python" if is_cifar100 else "cifar-10-batches-py")
@@ -112,6 +126,7 @@ def write_idx(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels:
 
 
 WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]]] = {
+    "binary": write_binary,
     "python": write_python,
     "imagenet16": write_imagenet16,
     "parquet": write_parquet,

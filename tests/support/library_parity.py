@@ -14,10 +14,8 @@ from robust201.attacks.batching import BatchedModel
 from robust201.attacks.context import Request, to_float
 from robust201.attacks.reference import foolbox
 from robust201.attacks.runner import run_attack
-from robust201.networks.classifier import Classifier
 from robust201.tasks import TASKS
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Parameters
 from tests.support.replayed_random_numbers import LargerBallRandomNumbers, ReplayedRandomNumbers
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
@@ -30,19 +28,12 @@ STANDARD_L1 = "aa_standard_l1"
 
 
 class Difference(NamedTuple):
-    """Differences between the library's attack and the fused attack.
+    """Differences between the library's attack and the fused attack, and effects of the library's attack."""
 
-    Attributes:
-        image_bits: number of differing bits in the attacked images.
-        logit_bits: number of differing bits in the logits of the attacked images.
-        n_changed: number of images that the library changed.
-        n_correct: number of images that are classified correctly after the library's attack.
-    """
-
-    image_bits: int
-    logit_bits: int
-    n_changed: int
-    n_correct: int
+    image_bits: int  # differing bits in the attacked images
+    logit_bits: int  # differing bits in the logits of the attacked images
+    n_changed: int  # images that the library changed
+    n_correct: int  # images that are classified correctly after the library's attack
 
 
 def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
@@ -162,30 +153,9 @@ def count_differing_bits(first, second):
     return int(np.unpackbits(first ^ second).sum())
 
 
-def compare(
-    key: str,
-    classifier: Classifier,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    parameters: Parameters,
-    *,
-    seed: int,
-) -> dict[float, Difference]:
-    """Compare the library's and the fused attack on one batch.
-
-    Args:
-        key: key of the attack.
-        classifier: the network under attack.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
-        parameters: the attack's parameters.
-        seed: seed for the random numbers of both attacks.
-
-    Returns:
-        The differences by strength.
-    """
-    constraint = TASKS[key].constraint
-    assert constraint is not None
+def compare(key, classifier, images, labels, parameters, *, seed):
+    """Compare the library's and the fused attack on one batch (N, 3, H, W) uint8; return {strength: Difference}."""
+    constraint = CONSTRAINTS[parameters.norm]
     epsilons = [constraint.radius(strength) for strength in parameters.strengths]
     fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
     differences = {}

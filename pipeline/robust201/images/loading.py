@@ -8,6 +8,7 @@ Loaders import pyarrow, Pillow and scikit-learn only when they run.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.core.records import ImageSet, Split, image_hash
 from robust201.images.checks import LabelledImages
-from robust201.images.cifar import find_cifar, load_cifar
+from robust201.images.cifar import BINARY, PYTHON, find_folder, load_binary, load_python
 from robust201.images.class_folders import ImageFiles, find_split_folder, load_folders
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
@@ -47,7 +48,8 @@ class Form:
 FORMS: dict[str, Form] = {
     form.name: form
     for form in (
-        Form("python", "the folder of CIFAR's Python version", find_cifar, load_cifar),
+        Form("binary", "the folder of CIFAR's binary version", partial(find_folder, BINARY), load_binary),
+        Form("python", "the folder of CIFAR's Python version", partial(find_folder, PYTHON), load_python),
         Form("imagenet16", "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
         Form("digits", "the digits that scikit-learn ships", find_digits, load_digits),
         Form("idx", "the IDX files (train-images-idx3-ubyte.gz, …)", find_idx, load_idx),

@@ -17,6 +17,8 @@ from robust201.images.specs import DatasetSpec
 def read_published(path: Path, download_name: str, *, verify: bool) -> bytes:
     """Read a file of a download; with `verify`, check it against its published checksum.
 
+    For the files of CIFAR's binary version, only the sizes are published.
+
     Raises:
         DatasetError: the file is missing, unreadable, or differs from the published file.
     """

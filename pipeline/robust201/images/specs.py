@@ -115,7 +115,7 @@ def _cifar_spec(name: str, class_names: tuple[str, ...], normalisation: Normalis
         n_test=10_000,
         class_names=class_names,
         normalisation=normalisation,
-        forms=("python", "parquet"),
+        forms=("binary", "python", "parquet"),
         corruptions=corruptions,
     )
 

@@ -235,7 +235,7 @@ class DatasetSection(StrictModel):
     path: ConfigPath | None = None
     """Folder or file of the images; `digits` needs none."""
     form: str | None = None
-    """Format of the images: `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders` (JPEG or PNG files in
+    """Format of the images: `binary`, `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders` (JPEG or PNG files in
     one folder per class, inside `test` or `val`, and `train`) or `digits`; by default detected from the path."""
     corruptions: CorruptionsSection | None = None
     """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
