@@ -15,8 +15,6 @@ from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore
 from tests.conftest import TINY_ARCHITECTURES, add_network, random_state
 
-N_TEST = 450
-
 
 def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int) -> CleanAccuracy:
     return CleanAccuracy("cifar10", 21, "", measured, recorded, n_images, n_test)

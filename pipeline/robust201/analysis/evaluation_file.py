@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.arrays import read_npz
 from robust201.core.errors import FormatVersionError, ResultsError, describe_read_error
 from robust201.core.files import atomic_write, load_json, make_folder, write_text
 
@@ -77,6 +76,8 @@ class StageFile:
 
     def load(self, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
         """Return arrays by name; None if there is no file, or if it is damaged."""
+        from robust201.core.arrays import read_npz
+
         try:
             return read_npz(self._path, names)
         except (FileNotFoundError, ValueError):

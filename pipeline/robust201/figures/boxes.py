@@ -91,7 +91,7 @@ def draw_accuracy_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     keys = sort_by_group(list(frame["key"].unique()))
     are_corruptions = kind_of(keys[0]) == "corruption"
     limits = box_limits(frame)
-    shared_title, titles = axis_titles(keys)
+    shared_title, titles = axis_titles(keys, results)
     names = {key: group_of(key) or key for key in keys}
     groups = [group for group in colours.GROUPS if group in names.values()]
     by_name = dict(zip(names.values(), colours.NETWORKS * len(keys), strict=False)) | colours.GROUPS

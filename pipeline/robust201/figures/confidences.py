@@ -82,7 +82,7 @@ def _draw_curves(frame: pd.DataFrame, results: DatasetResults, by_name: Mapping[
 
     def draw(layout: Layout, key: str) -> Chart:
         rows, ticks = with_ticks(rows_of_key(frame, key, results), key, results)
-        x = drawings.name_axis(layout, "tick", ticks, strength_title(key), type="point", padding=0.3)
+        x = drawings.name_axis(layout, "tick", ticks, strength_title(key, results), type="point", padding=0.3)
         y = drawings.fraction_axis(layout, "confidence")
         return drawings.layered(drawings.curves(rows, x(), y, _QUARTILES, colour, texts), 62)
 

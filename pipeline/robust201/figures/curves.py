@@ -40,7 +40,7 @@ def draw_accuracy_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure
     """Draw accuracies with 95% intervals against strengths, with one panel per key and one curve per network."""
     keys = sort_by_group(list(frame["key"].unique()))
     limits = fraction_limits(frame["accuracy"], frame["low"], frame["high"])
-    shared_title, titles = axis_titles(keys)
+    shared_title, titles = axis_titles(keys, results)
     colour = _network_colours(frame)
     texts = {"network": "network", "tick": "at", "accuracy": "accuracy|.2%", "low": "low|.2%", "high": "high|.2%"}
 

@@ -12,7 +12,7 @@ from robust201.analysis.labels import key_label
 from robust201.analysis.ranking import nearest_strength
 from robust201.core.colours import GROUPS
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.dataset.layout import CLEAN, kind_of, task_of
+from robust201.dataset.layout import CLEAN, task_of
 from robust201.figures.panels import Panel
 from robust201.tasks import TASKS
 
@@ -56,17 +56,16 @@ def key_panels(keys: Sequence[str], draw: Any) -> list[Panel]:
     return [Panel((key_label(key),), partial(draw, key=key)) for key in keys]
 
 
-def strength_title(key: str) -> str:
+def strength_title(key: str, results: DatasetResults) -> str:
     """Return the title of a key's axis of strengths, with the unit of its constraint; empty for clean images."""
-    task = task_of(key)
-    if task is not None and task.constraint is not None:
-        return task.constraint.axis.replace("epsilon", "ε")
-    return {"corruption": "severity", "clean": ""}.get(kind_of(key), "strength")
+    if (ball := results.reader.norm_ball_of(key)) is not None:
+        return ball.axis.replace("epsilon", "ε")
+    return {"corruption": "severity", "clean": ""}.get(results.reader.kind_of(key), "strength")
 
 
-def axis_titles(keys: Sequence[str]) -> tuple[str, dict[str, str | None]]:
+def axis_titles(keys: Sequence[str], results: DatasetResults) -> tuple[str, dict[str, str | None]]:
     """Return the title that all keys' axes of strengths share, or an empty text; and the titles of single axes."""
-    titles: dict[str, str | None] = {key: strength_title(key) for key in keys}
+    titles: dict[str, str | None] = {key: strength_title(key, results) for key in keys}
     shared = {*titles.values()}
     return ("", titles) if len(shared) > 1 else (shared.pop() or "", dict.fromkeys(keys))
 
