@@ -75,7 +75,7 @@ def test_rows_equal_the_values(tmp_path: Path, measurement: str, key: str) -> No
         {"format": None},
         {"strengths": 5},
         {"sweep": {"images": {"count": "1"}}},
-        {"sweep": {"protocols": [{"n_images": "x"}]}},
+        {"sweep": {"protocols": [{"key": 5}]}},
         {"weights": 5},
         {"round_to": "x"},
         {"measurements": [1]},
