@@ -90,15 +90,6 @@ def test_collect_measures_includes_parameters_and_flops(tmp_path):
     assert measures["flops"].iloc[0] == 15647370
 
 
-def test_correlate_measures_accepts_any_column_names(tmp_path):
-    results, table = make_planted_results(tmp_path)
-    renamed = table.rename(columns={"quality": "0", "noise": "given clean", "like size": "given parameters"})
-    index_columns = ["measure", "key", "strength"]
-    expected = correlate_measures(results, table).replace({"measure": {"quality": "0", "noise": "given clean"}})
-    result = correlate_measures(results, renamed).replace({"measure": {"given parameters": "like size"}})
-    pd.testing.assert_frame_equal(result.set_index(index_columns), expected.set_index(index_columns))
-
-
 ARCHITECTURES = [str(index) for index in cells.evaluated_indices()[:10]]
 ACCURACIES = np.linspace(0.1, 0.9, len(ARCHITECTURES))
 TEST_PROTOCOL = {"images": {"sha256": "0"}, "parameters": {"projections": 1}}

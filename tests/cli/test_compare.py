@@ -108,16 +108,6 @@ def test_saved_evaluations_are_compared_and_continued(folder, robust201):
     assert "got other network" in other_network.error_line(2)
 
 
-def test_interrupted_evaluation_is_resumed(folder, robust201):
-    code = "    if len(images) > 8:  # more than those on which passes are counted\n        raise KeyboardInterrupt\n"
-    (folder / "stop.py").write_text(f"def perturb(model, images, labels, epsilon):\n{code}    return images\n")
-    keys = ("--keys", f"clean,{folder / 'stop.py'}", "--set", "stop.strengths=8", "--set", "stop.norm=Linf")
-    command = ("evaluate", f"{folder / 'net.py'}:build", "--data", folder / "test.npz", *keys)
-    result = robust201(*command, "--save", folder / "stopped")
-    assert result.code == 3
-    assert [*Evaluation.load(folder / "stopped").results] == ["clean"]
-
-
 def test_curves_write_figure_and_distances(folder, robust201):
     options = ("--data", folder / "test.npz", "--images", 12)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")

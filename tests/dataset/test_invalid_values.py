@@ -57,18 +57,6 @@ def test_reader_rejects_invalid_id_or_value(tmp_path: Path, case: str) -> None:
             read_values()
 
 
-@pytest.mark.parametrize("measurement", ["cm", "confidence"])
-@pytest.mark.parametrize("key", ["clean", "pgd"])
-def test_rows_equal_the_values(tmp_path: Path, measurement: str, key: str) -> None:
-    second_value = {"cm": [[2, 2], [1, 3]], "confidence": CONFIDENCE | {"prediction": [0.5, 0]}}[measurement]
-    values = [VALID_VALUES[measurement][0], second_value] * 3
-    expected = [value for value in values for value in ([value] if key == "clean" else [value, values[0]])]
-    by_id = {str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)}
-    dataset = Dataset(write_results(tmp_path, {key: by_id}, measure=measurement))
-    blocks = dataset.iter_rows("cifar10", key, measurement)
-    assert [value for rows in blocks for value in rows.nested_values(measurement)] == expected
-
-
 @pytest.mark.parametrize(
     "fields",
     [

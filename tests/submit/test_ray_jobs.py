@@ -130,16 +130,5 @@ def test_cluster_file_is_valid_and_uses_token_authentication(name):
 
 
 def test_rayjob_uses_token_authentication_and_the_pinned_ray():
-    spec = read_yaml("jobs/kuberay-rayjob.yaml")["spec"]
-    cluster = spec["rayClusterSpec"]
-    assert cluster["authOptions"] == {"mode": "token"}
-    assert cluster["rayVersion"] == RAY_PIN
-    assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
-    for pod in pods:
-        volume_names = {volume["name"] for volume in pod["spec"]["volumes"]}
-        for container in pod["spec"]["containers"]:
-            assert {mount["name"] for mount in container["volumeMounts"]} <= volume_names
-    for group in cluster["workerGroupSpecs"]:
-        assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    cluster = read_yaml("jobs/kuberay-rayjob.yaml")["spec"]["rayClusterSpec"]
+    assert (cluster["authOptions"], cluster["rayVersion"]) == ({"mode": "token"}, RAY_PIN)
