@@ -138,7 +138,7 @@ def exhaust(batches: Iterable[object]) -> None:
 
 
 def stratified_sample(count: int) -> list[int]:
-    """Split the evaluated networks into `count` equal strata by cost; return the median index of each stratum."""
+    """Split the evaluated networks into `count` equal strata by cost; return the index of each stratum's median."""
 
     def sort_key(index: int) -> tuple[int, int]:
         spec = specs()[index]

@@ -164,7 +164,7 @@ def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, fil
 
 
 def _fill_hashes(networks: Iterable[Network], known: Iterable[Network]) -> tuple[Network, ...]:
-    """Return the networks. If an architecture lacks hashes, its networks are replaced by those in `known`."""
+    """Return the networks. If an architecture lacks hashes, its networks in `known`, if any, replace them."""
     networks, weights = tuple(networks), _by_architecture(known)
     filled = []
     for architecture, group in _by_architecture(networks).items():
