@@ -28,7 +28,7 @@ _TEST_COLUMNS = ("high", "only_first", "only_second", "p_value", "adjusted_p_val
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Result of `robust201.compare`; see there for the table.
+    """Result of `robust201.compare`, whose documentation describes the table.
 
     Attributes:
         table: one row per pair of networks, key and strength.

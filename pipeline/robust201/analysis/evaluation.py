@@ -86,7 +86,7 @@ class Evaluation:
         image_shape: (channels, height, width) of the images; empty if it is unknown.
         positions: (N,) positions of the evaluated images in the input, which has more images if a subset was evaluated.
         results: results by key.
-        notices: warnings that the network's accuracies are doubtful, for example because it outputs sigmoids.
+        notices: warnings that the network's accuracies are doubtful, for example because its outputs come from a sigmoid.
         preset: the preset of keys that was evaluated, if any.
     """
 
@@ -298,7 +298,7 @@ def read_saved(
         folder: folder of an evaluation.
         expected: the network and images of the results.
         protocols: expected protocols by key.
-        strengths: requested strengths by key. Those of minimum-norm attacks limit distances, so they must be equal.
+        strengths: requested strengths by key. Those of minimum-norm attacks limit distances, and must equal saved ones.
 
     Raises:
         ConfigError: the results belong to another network, or to other images or parameters.

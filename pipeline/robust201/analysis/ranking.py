@@ -95,7 +95,7 @@ def rank_networks(
             of `default_names`.
         max_networks: maximum number of networks in the table, the best first; None for all. Networks are ordered by the
             first evaluation other than clean or, without `names`, by the strongest of the attacks with
-            results on the most networks.
+            results for the most networks.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -128,7 +128,7 @@ def rank_networks(
 
 
 def _attacks_on_most_networks(results: DatasetResults, standings: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Return the rankings under those attacks in one norm ball that have results on the most networks.
+    """Return the rankings under those attacks in one norm ball that have results for the most networks.
 
     The ball is L-infinity or, if no attack is in it, the ball of the first attack. All returned rankings have the same
     networks, because means over different networks are not comparable.
@@ -290,7 +290,7 @@ def _describe_basis(standings: Sequence[pd.DataFrame]) -> str:
     images = format_range(counts)
     exceptions = ""
     if counts.isna().any():
-        exceptions = " Accuracies on an unknown or varying number of images have no intervals, and their columns no ties."
+        exceptions = " If the number of images is unknown or varies, accuracies have no intervals and columns no ties."
     if all(len(standing) == 1 for standing in standings):
         return f"Intervals are 95% intervals over {images} images.{exceptions}"
     paired = {bool(standing["is_paired"].iloc[0]) for standing in standings}
