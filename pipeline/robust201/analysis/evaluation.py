@@ -86,7 +86,7 @@ class Evaluation:
         image_shape: (channels, height, width) of the images; empty if it is unknown.
         positions: (N,) positions of the evaluated images in the input, which has more images if a subset was evaluated.
         results: results by key.
-        notices: warnings that the network's accuracies are doubtful, for example because its outputs come from a sigmoid.
+        notices: reasons to doubt the network's accuracies, such as outputs of a sigmoid.
         preset: the preset of keys that was evaluated, if any.
     """
 
