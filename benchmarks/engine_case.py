@@ -1,4 +1,4 @@
-"""Networks of the benchmarks: trained ones, a sample by cost, and one in compiled and in published form."""
+"""Networks for benchmarks: trained networks, a stratified sample, and a network in compiled and published form."""
 
 import copy
 import time
@@ -30,7 +30,7 @@ HARMLESS_EPSILON_255 = 1e-4
 """Epsilon in units of 1/255 that is too small to fool a network."""
 
 COST_LEVELS = {13714: "heavy", 1462: "heavy", 21: "medium", 991: "medium", 309: "light", 0: "light"}
-"""Cost of the networks that are measured by default, by index."""
+"""Cost class of each network that is measured by default, by index."""
 
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
@@ -138,7 +138,7 @@ def exhaust(batches: Iterable[object]) -> None:
 
 
 def stratified_sample(count: int) -> list[int]:
-    """Split the evaluated networks into `count` equal strata by cost; return the index of each stratum's middle one."""
+    """Split the evaluated networks into `count` equal strata by cost; return the index of each stratum's median."""
 
     def sort_key(index: int) -> tuple[int, int]:
         spec = specs()[index]

@@ -1,11 +1,11 @@
-"""Replay estimates from chosen images: coverage and half-widths of 95% intervals.
+"""Simulate estimates from chosen images: coverage and half-widths of 95% intervals.
 
     python -m benchmarks.sampling DATASET [DATASET ...] [--keys pgd,aa_apgd-ce,aa_square] [--draws 1000]
 
-DATASET is an export with the outcomes of all networks on all images. For each of several random pilots, images are
-chosen, and the accuracies of the other networks are estimated from their outcomes on these images and from `clean` and
-`fgsm` on all images. Each image counts `--repeats` times, so that 500 images are sampled like 10,000. docs/sampling.md
-has the table that its command prints.
+DATASET is an export with the outcomes of all networks on all images. Pilots are random sets of networks. For each
+pilot, images are chosen, and the accuracies of the other networks are estimated from their outcomes on these images and
+from `clean` and `fgsm` on all images. Each image counts `--repeats` times, so that 500 images are sampled like 10,000.
+docs/sampling.md shows a command and its table.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from robust201.statistics.intervals import accuracy_intervals
 
 CHEAP_KEYS = ("clean", "fgsm")
 SIZES = {"pgd": (424, 1174, 2674), "aa_apgd-ce": (267, 738, 1680), "aa_square": (106, 293, 668)}
-"""Numbers of images of 10,000 that cost 2.5%, 5% and 10% of the paper's sweep, cheap keys and 20 pilots included."""
+"""Images, out of 10,000, for 2.5%, 5% and 10% of the paper's cost, including cheap keys and a pilot of 20 networks."""
 
 EXTREME_MARGIN = 0.02
 """Accuracies closer than this to 0 or 1 are excluded, since they hardly distinguish networks."""
@@ -40,7 +40,7 @@ class Draw(NamedTuple):
 
 
 def read_outcomes(data: Dataset, dataset: str, keys: Sequence[str]) -> _Bools:
-    """Return the outcomes (A, S, N) of all networks at the strengths of all keys together."""
+    """Return the outcomes (A, S, N) of the common networks at all strengths of all keys."""
     tables = [data.outcomes(dataset, key, strength) for key in keys for strength in data.strengths(dataset, key)]
     names = sorted(set.intersection(*({str(name) for name in table.architectures} for table in tables)))
     rows = [[[str(name) for name in table.architectures].index(name) for name in names] for table in tables]

@@ -1,14 +1,14 @@
-"""Measure what commands do with results at the size of the paper's sweep: 1,610,034 evaluations, 448,338 parts.
+"""Time commands on results of the paper's size: 1,610,034 evaluations in 448,338 parts.
 
     python -m benchmarks.store --folder FOLDER [--scale 1.0]
 
 Prints a table of steps with wall and CPU seconds and peak memory. Each step is a separate process, measured from its
-start. If other programs run on the machine, CPU time is more reliable. The results have the names of `jobs/paper.yaml`
-without confidences. Their files are small (about 3 KB), since all predictions are equal, and there are two classes:
+start. If other programs run on the machine, CPU time is more reliable. The results are those of `jobs/paper.yaml`
+without confidences. Shards are small (about 3 KB), since all predictions are equal, and there are two classes:
 
-- resume: open the folder, plan, list the names, and find what is missing, like `run`; with loose shards and with packs.
-- driver: the calls of a driver with 1,000 workers on an hour of simulated time, in which a worker is lost every 7.5 s,
-  while 10% of the parts are missing. Ray's own time is not included.
+- resume: plan and find the missing parts, like `run`; once with loose shards, and once with packs.
+- driver: simulate one hour of a driver with 1,000 workers, with 10% of the parts missing. A worker is lost every 7.5 s.
+  Ray's own time is not included.
 - pack: `merge --compact`, twice.
 - export: accuracies as JSON, with one process and with the default number.
 - requests: requests to an object store per part, resume, lost worker and packed shard (moto's S3 server on loopback).
@@ -58,7 +58,7 @@ N_OBJECTS = 1_200
 
 
 def paper_sweep(results: Path, scale: float) -> SweepConfig:
-    """Return the paper's sweep, or one of a fraction of its networks."""
+    """Return the paper's sweep with a fraction `scale` of its networks."""
     os.environ.setdefault("ROBUST201_DATA", str(results / "data"))  # the YAML requires it, but nothing is read
     config = load_config(bundled("jobs/paper.yaml"), results=str(results))
     architectures = config.selected_architectures[: max(1, round(scale * len(config.selected_architectures)))]
@@ -114,11 +114,11 @@ def missing_parts(results: Path) -> Iterator[SlicePart]:
     return compare(plan, folder.list(), folder.read_tuple).missing()
 
 
-def write_shards(results: Path, share: float) -> None:
-    """Write a share of the missing parts, without flushing each to disk."""
+def write_shards(results: Path, fraction: float) -> None:
+    """Write a fraction of the missing parts, without flushing each to disk."""
     rng = random.Random(0)
     for part in missing_parts(results):
-        if rng.random() < share:
+        if rng.random() < fraction:
             name, content = fabricate(part)
             path = results / "shards" / name.path
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def driver_step(results: Path) -> str:
 
 
 def pack_step(results: Path) -> str:
-    """Pack all shards; files older than now are deleted, as after 24 hours."""
+    """Pack all shards, and delete superseded files at once instead of after 24 hours."""
     report = pack(ResultsFolder.open(results), grace_seconds=0.0)
     n_files = sum(1 for path in results.rglob("*") if path.is_file())
     return f"{report.n_shards:,} packed into {report.n_packs:,}, {report.n_deleted:,} deleted, {n_files:,} files left"

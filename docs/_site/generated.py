@@ -24,7 +24,7 @@ _GENERATORS: dict[str, Callable[..., str]] = {
 
 
 def fill(text: str) -> str:
-    """Return a page with its generated parts made again."""
+    """Return a page with its generated parts updated."""
 
     def generate(match: re.Match[str]) -> str:
         comment, kind, arguments = match.groups()

@@ -63,6 +63,7 @@ def test_reader_rejects_invalid_id_or_value(tmp_path: Path, case: str) -> None:
         {"format": None},
         {"strengths": 5},
         {"sweep": {"images": {"count": "1"}}},
+        {"sweep": {"protocols": [{"key": 5}]}},
         {"weights": 5},
         {"round_to": "x"},
         {"measurements": [1]},

@@ -5,7 +5,7 @@ ECCV 2020, algorithms 1 to 3; Croce and Hein, ICML 2021, appendix (L1); `pyautoa
 search starts with vertical stripes of ±epsilon, and each query proposes to change the pixels of a random square by ±2
 epsilon, clipped to the ball. For L2 and L1, see `square_moves`. A proposal is accepted if it decreases the margin (the
 label's logit minus the largest other logit). The search ends when the image is misclassified. The side of the squares
-depends on the number of the query, not on its fraction of `queries` (AutoAttack's `resc_schedule=False`).
+depends on the index of the query, not on its fraction of `queries` (AutoAttack's `resc_schedule=False`).
 
 A query proposes the same windows to every sample. Misclassified samples are removed, and the remaining samples of all
 epsilons and images share full batches.
@@ -31,7 +31,7 @@ AutoAttack's schedule for 10,000 queries, used for any number of queries (`resc_
 
 
 def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tensor:
-    """Return each image's last accepted proposal of one run."""
+    """Return each image's last accepted proposal."""
     proposals = _Squares(model, samples) if options.norm == "Linf" else Moves(model, samples, options.norm)
     images = proposals.start()
     margins = _margins(model.logits(images), samples.labels)
@@ -54,7 +54,7 @@ def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tens
 
 
 def queries_per_check(query: int) -> int:
-    """Return the number of queries before the next check of which images are fooled.
+    """Return the number of queries until the next check for fooled images.
 
     A check stalls the device, but without checks, queries are wasted on images that are already fooled. The probability
     that a query fools an image decreases as 1 / (queries so far). If the interval between checks is proportional to the
@@ -85,9 +85,9 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
-    """Return the side of the window in a query, from 0: at least 1, or odd and at least 3 in L2 and L1, if it fits.
+    """Return the side of the window in query number `query` (from 0), at least 1; in L2 and L1, odd and at least 3.
 
-    `p_init` is the fraction of the pixels in the first windows.
+    The side is at most that of the image. `p_init` is the fraction of the pixels in the first windows.
     """
     channels, height, width = shape
     fraction = p_init / 2 ** sum(query > halving for halving in _FRACTION_HALVINGS)
@@ -98,7 +98,7 @@ def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
 
 
 class _Squares:
-    """Starting points and proposals in Linf, each of which changes one square of an image."""
+    """Starting points in Linf, and proposals that each change one square of an image."""
 
     def __init__(self, model: BatchedModel, samples: Samples) -> None:
         self._model, self._samples = model, samples
@@ -120,7 +120,7 @@ class _Squares:
         self._windows = [window._replace(signs=signs[i]) for i, window in enumerate(windows)]
 
     def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> "_SquareSearch":
-        """Start the queries that were drawn last, on the samples `rows` (b,), which are a slice of the active ones.
+        """Start the queries that were drawn last on the samples `rows` (b,), a batch of the active samples.
 
         The search may overwrite the accepted images (b, C, H, W).
         """

@@ -107,7 +107,7 @@ def _save(config: "SweepConfig", filters: "Filters") -> None:
 
 
 def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool) -> "Facts":
-    """Return the facts about the inputs, or those of the last run of the same sweep, or assumed ones for counting."""
+    """Return facts about the inputs: read now, saved by the last run of the same sweep, or assumed."""
     from robust201.sweep.facts import PLAN_FILE, assumed_facts, find_plan, gather_facts, load_plan
     from robust201.sweep.inputs import Inputs
     from robust201.sweep.sweep_record import result_fields
@@ -171,7 +171,7 @@ def _show_plan(summary: Mapping[str, Any]) -> None:
 
 
 def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a label and the worker-hours: those left, or at the assumed speeds of GPUs and CPUs before a sweep."""
+    """Yield labels and worker-hours: the remaining ones, or the total at assumed speeds if nothing is evaluated yet."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
     if summary.get("evaluations_done"):

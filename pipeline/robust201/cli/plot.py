@@ -76,7 +76,7 @@ def plot(
         find_figure(name)
         if "file_format" in explicit_options(context):
             raise ConfigError(
-                "Reading the command line failed for --format: a single figure has the format of --out. Remove it."
+                "Reading the command line failed for --format: one figure has the format of --out. Remove --format."
             )
     from robust201.dataset.reader import Dataset
     from robust201.figures.plots import save_plot, save_plots

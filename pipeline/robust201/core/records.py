@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is mis
     from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
-"""Placeholder for the strength of evaluations that have none: under `clean`, and of measures."""
+"""Placeholder strength for evaluations without one: those of `clean` and of measures."""
 
 MAX_CLASSES = 32_767
 """Maximum number of classes of a dataset; result files store the number as a signed 16-bit integer."""
@@ -26,7 +26,7 @@ ArchitectureId: TypeAlias = int | str
 
 
 def canonical_json(value: Any) -> str:
-    """Return the same text for equal JSON values: sorted keys, no spaces, shortest floats, no NaN."""
+    """Return canonical JSON, which is equal for equal values: sorted keys, no spaces, shortest floats, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -48,7 +48,7 @@ class Normalisation:
 
     @property
     def problem(self) -> str:
-        """What is wrong with values that are impossible for pixels in [0, 1]; empty if all are valid."""
+        """Error message if values are impossible for pixels in [0, 1]; else empty."""
         for name, values in (("mean", self.mean), ("std", self.std)):
             # Comparisons with NaN are false.
             if not all(0 <= value <= 1 for value in values) or (name == "std" and 0 in values):
@@ -94,7 +94,7 @@ class ImageSet:
         labels: (N,) int64 in [0, n_classes).
         indices: (N,) int64, ascending position of each image in the dataset's full split.
         normalisation: normalisation with which this dataset's networks were trained.
-        sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
+        sha256: SHA-256 (64 hex digits) of `images`, `labels` and `indices` together (see `image_hash`).
         class_names: names of the class folders, in the order of labels; empty if there are none.
         n_split: number of images in the full split; 0 if this is the full split.
     """
@@ -141,7 +141,7 @@ class Weights:
     """One state of an architecture's parameters, identified by its content.
 
     Attributes:
-        sha256: 64 hex digits of the weights file or, for random weights, of the fields that determine them.
+        sha256: SHA-256 (64 hex digits) of the weights file or, for random weights, of the fields that determine them.
         recipe: name of the training recipe; empty if it has none.
         epochs: number of training epochs, of the whole run or up to the snapshot; None if unknown or not a whole
             number.

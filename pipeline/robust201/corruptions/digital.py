@@ -77,7 +77,7 @@ def elastic_transform(images: Images, severity: int, random_numbers: CorruptionR
 def _affine_sources(size: int, shifts: Floats) -> tuple[Floats, Floats]:
     """Return the source of each pixel under affine maps that displace three corners of the central square.
 
-    `shifts` (N, 3, 2) are those of the lower right, upper right and upper left corner, columns before rows.
+    `shifts` (N, 3, 2) displace the lower right, upper right and upper left corner, columns before rows.
 
     Returns:
         Row and column positions, (N, size, size) each.

@@ -38,7 +38,7 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers],
 """Key → function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, random numbers) → (N, H, H, 3) uint8."""
 
 _BATCH_VALUES = 64 * 32 * 32 * 3
-"""Number of values per batch, whose float64 copies fit into a processor's cache."""
+"""Number of values per batch; their float64 copies fit into a processor's cache."""
 
 
 LARGE_IMAGES_VERSION = 3
@@ -48,7 +48,7 @@ LARGE_IMAGES_VERSION = 3
 def corruption_recipes(
     keys: Iterable[str], image_size: int, *, seed: int, frost: FrostTextures
 ) -> dict[str, dict[str, Any]]:
-    """Return what determines the pixels of each corruption besides the clean images, as fields of the protocol."""
+    """Return the protocol's fields that, with the clean images, determine the pixels of each corruption."""
     min_version = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
     return {
         key: {"generator_version": max(min_version, TASKS[key].images_version), "seed": seed}

@@ -81,7 +81,7 @@ class ComparisonReport:
 
 
 def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> ComparisonReport:
-    """Compare the accuracies and the numbers of measures that two result sets have in common.
+    """Compare the accuracies and measures that two result sets have in common.
 
     Each set is a results folder, an exported dataset, or the published dataset. If architectures have several sets of
     weights, results for weights of the same name are compared. Evaluations in only one set are reported, but do not
@@ -155,7 +155,7 @@ def _sort_by_key(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _task_keys(table: pd.DataFrame) -> "pd.Series[str]":
-    """Return the keys; the key of a measure is followed by the name of a column."""
+    """Return the keys without the column name that follows the key of a measure."""
     keys: pd.Series[str] = table["key"].str.split(" ").str[0]
     return keys
 

@@ -1,4 +1,4 @@
-"""Contents and format of an export: the sweep, its units with their results, what is missing, and how it is written.
+"""Content and format of an export: facts about the sweep, results of its units, missing strengths, and options.
 
 A unit is all evaluations of one network on one dataset under one key.
 """
@@ -37,13 +37,13 @@ OutcomeEncoding = Literal["bits", "classes"]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """What an export says about its sweep.
+    """Facts about its sweep that an export contains.
 
     Attributes:
         record: name, images, seed and protocols for sweep.json (see `sweep.sweep_record.describe_sweep`).
         fields: fields of sweep.yaml (see `sweep.sweep_record.portable_fields`).
         space: name of the search space.
-        tasks: tasks by key, in the order of meta.json, without keys whose images a file chooses.
+        tasks: tasks by key, in the order of meta.json, without keys that have their own file of images.
         measurements: measurements of all keys except measures.
         n_classes: number of classes by dataset; datasets with an unknown number are missing.
         weights: weights by the short names that units contain; empty if each network has only one set of weights.
@@ -132,7 +132,7 @@ class Export:
 
     @cached_property
     def exported(self) -> list[Group]:
-        """The groups of which something is exported."""
+        """The groups with complete units."""
         return [group for group in self.groups if group.complete_units]
 
     @cached_property

@@ -29,7 +29,7 @@ WEIGHTS_SEPARATOR = "@"
 
 
 def task_of(key: str) -> Task | None:
-    """Return the task in `TASKS` that has a key, in either spelling; None for an unknown key."""
+    """Return the task of a key in either spelling; None for an unknown key."""
     return next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
 
 

@@ -38,8 +38,8 @@ def read_listing(folder: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ResultsError(
-            f"Verifying failed for {folder}: expected a complete export with the file {CHECKSUM_FILE}, got none that "
-            f"can be read ({error}). {REEXPORT}"
+            f"Verifying failed for {folder}: expected a complete export, but {CHECKSUM_FILE} cannot be read ({error}). "
+            f"{REEXPORT}"
         ) from error
     digests: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
@@ -66,7 +66,7 @@ def check_listing(folder: Path, digests: Mapping[str, str]) -> Iterator[str]:
             if sha256_of(path) != digest:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except OSError as error:
-            yield f"Verifying failed for {path}: expected a file, got none that can be read ({error}). {REEXPORT}"
+            yield f"Verifying failed for {path}: expected a file that can be read, got {error}. {REEXPORT}"
 
 
 class HashedFile(io.RawIOBase):

@@ -103,7 +103,7 @@ class Dataset(MergedFolders):
     def _read_nested(
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None
     ) -> dict[str, Any]:
-        """Return a measurement by id: a single value, or a list in the order of `strengths`, with None for missing."""
+        """Return a measurement by id: one value, or a list in the order of `strengths`, with None if missing."""
         by_id: dict[str, dict[float, Any]] = {}
         for architecture, strength, value in self._iter_cells(dataset, key, measurement, network):
             by_id.setdefault(str(architecture), {})[strength] = value

@@ -1,4 +1,4 @@
-"""Rows of one key on one dataset, as both file formats are read."""
+"""Rows of one key on one dataset, read from files of either format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Numbers of one key on one dataset, one row per network and strength; those of JSON files are cached.
+"""Numbers of one key on one dataset, one row per network and strength; numbers from JSON files are cached.
 
-A JSON file of accuracies takes much longer to read than its numbers, which are therefore stored as NumPy arrays in the
-user's cache folder. A changed JSON file has another size or modification time, and is read again.
+Parsing a JSON file of accuracies is slow, so its numbers are stored as NumPy arrays in the user's cache folder. A
+changed JSON file has another size or modification time, and is read again.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ MIN_CACHED_BYTES = 1 << 16
 """Minimum size of a JSON file whose numbers are cached."""
 
 _CACHE_FORMAT = 3
-"""Number of the layout of cached arrays; files of another layout are read again."""
+"""Version of the layout of cached arrays; arrays of other versions are not read."""
 
 
 def cache_folder() -> Path:
@@ -48,7 +48,7 @@ def read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str
         rows = concatenate([*folder.iter_rows(dataset, key, measurement)], measurement)
         if cached is not None and rows.columns[measurement].dtype == np.float64:
             _write_cache(cached, rows)
-    # Other files than the cached one contain the number of images.
+    # The number of images is not in the cached file.
     if rows.n_images is None:
         rows = replace(rows, n_images=np.full(len(rows), folder.count_images(dataset, key)))
     rows.columns[measurement].flags.writeable = False  # callers share the array
@@ -56,13 +56,13 @@ def read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str
 
 
 def is_scalar(measurement: str) -> bool:
-    """Return whether a measurement is one number, or a measure's column, which usually is."""
+    """Return whether a measurement is one number; a measure's column counts as one number."""
     columns = MEASUREMENTS.get(measurement)
     return columns is None or [column.dimensions for column in columns.values()] == [()]
 
 
 def _cached_file(file: Path, measurement: str) -> Path | None:
-    """Return the file with the numbers of a large JSON file, which need not exist; None for other files."""
+    """Return the path for the cached numbers of a large JSON file; None for other files."""
     status = file.stat()
     if file.suffix == ".parquet" or status.st_size < MIN_CACHED_BYTES:
         return None

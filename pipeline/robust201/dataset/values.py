@@ -35,7 +35,7 @@ _Strength = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 def _check_distinct(strengths: list[float]) -> list[float]:
     if len({*strengths}) != len(strengths):
-        raise ValueError("a strength twice")
+        raise ValueError("a duplicate strength")
     return strengths
 
 
@@ -59,7 +59,7 @@ class _SweepRecord(BaseModel):
 
 
 class SweepFile(BaseModel):
-    """What is read of sweep.json."""
+    """Fields read from sweep.json."""
 
     strengths: dict[str, dict[str, _Strengths]]
     measurements: list[str]
@@ -78,14 +78,14 @@ _Cell = Annotated[dict[str, Any], AfterValidator(_check_cell)]
 
 
 class CellMetaFile(BaseModel):
-    """What is read of meta.json in a space of cells."""
+    """Fields read from meta.json in a space of cells."""
 
     ids: dict[Annotated[str, Field(pattern="^[0-9]+$")], _Cell]
     epsilons: dict[str, _Strengths]
 
 
 class MetaFile(BaseModel):
-    """What is read of meta.json in other spaces."""
+    """Fields read from meta.json in other spaces."""
 
     ids: dict[Annotated[str, Field(pattern=r"^([A-Za-z][\w.-]*|0|[1-9][0-9]*)$")], dict[str, Any]]
     epsilons: dict[str, _Strengths]
@@ -105,7 +105,7 @@ def check_content(file: Path, content: Any, schema: type[BaseModel]) -> None:
 
 
 def to_array(name: str, entries: Sequence[Any]) -> NDArray[Any]:
-    """Convert the values of a column, one per row, to an array with one row per value, in which null becomes NaN.
+    """Convert a column's values, one per row, to an array (rows, …); null becomes NaN.
 
     The values of a measure that are not numbers become an array of objects, because their shapes may differ.
 
@@ -120,7 +120,7 @@ def to_array(name: str, entries: Sequence[Any]) -> NDArray[Any]:
     shape, numbers = [len(entries)], list(entries)
     for _ in column.dimensions:
         if not numbers or {*map(type, numbers)} != {list} or len({*map(len, numbers)}) != 1:
-            raise ValueError("lists of other shapes")
+            raise ValueError("lists of different or wrong shapes")
         shape.append(len(numbers[0]))
         numbers = list(chain.from_iterable(numbers))
     if column.is_exact and None in numbers:
@@ -157,7 +157,7 @@ def check_column(name: str, array: NDArray[Any]) -> None:
     if column is None:
         return
     if not column.fits(array.shape[1:]):
-        raise ValueError("an array of another shape")
+        raise ValueError("an array of the wrong shape")
     if column.is_exact:
         if not np.isfinite(array).all() or not (are_counts(array) or (column.is_matrix and are_row_fractions(array))):
             raise ValueError("a number that is not a count")

@@ -13,7 +13,7 @@ FIGURES: dict[str, FigureDefinition] = {
     for module in (curves, boxes, correlations, scatter, cells, confidences, confusion)
     for figure in module.FIGURES
 }
-"""Figures by name, in their order on the page."""
+"""Figures by name, in their order in the report."""
 
 
 def find_figure(name: str) -> FigureDefinition:

@@ -101,7 +101,7 @@ class ImageDecoder:
             )
 
     def _apply_resize_rule(self, image: "Image") -> "Image":
-        """Apply the resize rule. As in torchvision, round the longer side down, and crop offsets half to even."""
+        """Apply the resize rule. As in torchvision, round the longer side down; offsets are rounded half to even."""
         rule = self.spec.resize
         if rule is None:
             return image

@@ -1,6 +1,6 @@
 """NumPy arrays of custom images: one .npz file per split with the arrays `images` and `labels`, without pickles.
 
-A split may also be a folder of generated images (`images.store`) with these arrays, whose hashes are compared.
+A split may also be a folder of generated images (`images.store`) with these arrays; their hashes are verified.
 """
 
 from pathlib import Path

@@ -69,7 +69,7 @@ def select_file(images: ImageSet, path: Path) -> ImageSet:
 
     Args:
         images: all images of the split.
-        path: a .npy file of integers, or a JSON file: a list of integers, or an object that has it as `images`.
+        path: a .npy file of integers, or a JSON file: a list of integers, or an object with such a list as `images`.
 
     Raises:
         DatasetError: the file cannot be read, or its positions are not distinct integers in the range of the split.

@@ -1,8 +1,8 @@
-"""The guard of a run on Ray: it starts the run as a child in a session of its own, and ends the whole session with it.
+"""The guard of a run on Ray. It starts the run as a child in a new session, and ends the session when the child ends.
 
 If Ray's head or raylet dies, Ray ends the connected process, or blocks it in calls that no signal can interrupt.
-Therefore the connected process is a child. While it uses Ray, it beats; a child that ends unexpectedly or stops beating
-has lost Ray. Each of the two processes ends the session if the other is gone, so nothing of a local Ray remains.
+Therefore the connected process is a child. While it uses Ray, it sends heartbeats; a child that ends unexpectedly or
+is silent has lost Ray. Each process ends the session if the other is gone, so no process of a local Ray remains.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ from pathlib import Path
 import psutil
 
 BEAT_LIMIT_SECONDS = 40.0
-"""Time without a beat after which the child counts as hung; on a busy machine, starting Ray takes up to half of it."""
+"""Time without a heartbeat after which the child has hung. On a busy machine, starting Ray takes up to half of it."""
 
 EXPECTED_CODES = frozenset({0, 2, 3, 4, 130})
-"""Exit codes with which a run ends by itself."""
+"""Exit codes of a run that was not killed."""
 
 _VARIABLE = "ROBUST201_GUARD"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _BEAT, _END = b"b", b"e"
 _SHORT_FOLDER_BYTES = 20
-"""Longest parent of the folder for which the paths of Ray's sockets fit into 107 bytes."""
+"""Maximum length of the parent folder's path, so that the paths of Ray's sockets fit into 107 bytes."""
 
 
 def is_guarded() -> bool:
-    """Return whether a guard has started this process, which has yet to call `attach`."""
+    """Return whether a guard started this process, and `attach` has not been called yet."""
     return _VARIABLE in os.environ
 
 
 def guard(command: Sequence[str]) -> int:
-    """Run a command whose process calls `attach`; forward signals, and return its exit code, or 3 if it was lost."""
+    """Run a command whose process calls `attach`; forward signals, and return its exit code, or 3 if Ray was lost."""
     folder = Path(tempfile.mkdtemp(prefix="r201-", dir=_short_folder()))  # private, unlike a folder that Ray makes
     beats, child_beats = os.pipe()
     child_life, life = os.pipe()

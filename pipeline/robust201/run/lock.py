@@ -1,7 +1,7 @@
 """The lock of a results folder, which keeps a second driver from computing the same parts.
 
-Two drivers would do no harm except waste, so the lock is simple: a file that its holder renews. Ages of the file
-compare times of one file server, never the clocks of two hosts.
+Two drivers would do no harm except waste, so the lock is simple: a file that its holder renews. The file's age
+is the difference of two times of the file server, so the clocks of hosts may differ.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def hold_lock(results: Path) -> Iterator[None]:
 
 
 def _renew(path: Path, token: str, released: threading.Event) -> None:
-    """Renew the lock, unless a process that was suspended for long has lost it to another one."""
+    """Renew the lock, unless another process took it while this one was suspended."""
     while not released.wait(RENEW_SECONDS):
         with contextlib.suppress(OSError):
             if _read(path).get("token") == token:
@@ -75,7 +75,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def was_killed(host: object, pid: object) -> bool:
-    """Return whether a process ran on this machine and is gone; nothing is known about other machines."""
+    """Return whether a process ran on this machine and is gone; False for processes on other machines."""
     if host != socket.gethostname() or not isinstance(pid, int):
         return False
     try:

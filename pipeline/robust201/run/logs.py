@@ -6,14 +6,14 @@ from pathlib import Path
 from robust201.store.events import Event, event_files, read_events
 
 _MIN_ID_CHARACTERS = 6
-"""Minimum length of the beginning of a unit's id; a shorter word, such as ``0``, is an architecture."""
+"""Minimum length of a prefix of a unit's id; a shorter word, such as ``0``, is an architecture."""
 
 
 def read_log(results: Path, name: str) -> list[Event]:
-    """Return the events about a network and key with the name of their process, sorted by the times of their hosts.
+    """Return the events about a network and key, with the names of their processes, sorted by their hosts' clocks.
 
     `name` consists of words in the labels of parts, such as ``21/cifar10/pgd`` or ``resnet18/cifar10/pgd/random-s0``,
-    or is the beginning of a unit's id (at least 6 characters).
+    or is a prefix of a unit's id (at least 6 characters).
     """
     words = name.replace("#", "").replace("/", " ").split()
     events = [

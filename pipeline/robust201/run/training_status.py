@@ -22,7 +22,7 @@ RUN_FOLDER = "training"
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """Content of ``plan.json``: the training runs of the last run."""
+    """Content of ``plan.json``: the training runs of the last `robust201 run`."""
 
     name: str
     trainings: tuple[PlannedTraining, ...]
@@ -48,7 +48,7 @@ class RunningTraining(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """The status of the training runs of the last run in a store.
+    """The status of the training runs of the last `robust201 run` in a store.
 
     Attributes:
         n_trainings: number of training runs; `n_trainings_done` of them have all their snapshots.
@@ -102,7 +102,7 @@ def count_epochs(planned: PlannedTraining, states: Mapping[str, Sequence[int]]) 
 
 
 def read_training_status(store: Path) -> TrainingStatus:
-    """Read the status of the last run of training runs in a store.
+    """Read the status of the training runs of the last `robust201 run` in a store.
 
     Raises:
         InputError: the store has no runs, or no valid plan.

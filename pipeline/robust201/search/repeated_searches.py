@@ -1,4 +1,4 @@
-"""Repeated searches on a dataset, summarised by the optimum and the mean result of each method."""
+"""Repeated searches on a dataset, with the optimum and each method's mean result."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def repeat_searches(
 ) -> RepeatedSearches:
     """Search a dataset repeatedly for each of several objectives.
 
-    The objectives and the accuracies of table 1 that the dataset has are reported for the selected cells.
+    The result has the selected cells' objectives, and those accuracies of table 1 that the dataset contains.
 
     Args:
         results: results on the dataset to search.

@@ -72,7 +72,7 @@ class PackTable:
 
 
 def contains(names: Names, other: Names) -> NDArray[np.bool_]:
-    """Return for each of the `other` names whether sorted names contain it."""
+    """Return whether each of the `other` names is in the sorted `names`."""
     rows = np.searchsorted(_as_text(names), _as_text(other))
     is_contained = np.zeros(len(other), bool)
     inside = rows < len(names)

@@ -32,7 +32,7 @@ YAML_NAME = "job.yaml"
 """File name of the sweep or training YAML in a job's folder."""
 
 _STOP_SECONDS = 900
-"""Time for a stopped job's parts in progress, unless the YAML sets `execution.drain_seconds`; Ray's default is 3 s."""
+"""Time for a stopped job to finish its parts, unless the YAML sets `execution.drain_seconds`; Ray's default is 3 s."""
 
 _REQUEST_ERRORS = (OSError, RuntimeError, ValueError, AuthenticationError)
 """Errors of Ray's client; those of its HTTP library are OSErrors."""
@@ -48,7 +48,7 @@ def connect(address: str) -> JobSubmissionClient:
 
     Raises:
         ConfigError: the address is not HTTP (for another scheme, Ray's client would import a module of that name), the
-            head is on another machine and there is no token, or the server is no head or rejects the token.
+            head is on another machine and there is no token, or the server is not a head or rejects the token.
     """
     url = urlsplit(address)
     if url.scheme not in ("http", "https") or not url.hostname:
@@ -134,7 +134,7 @@ def _check_paths(config: _Config, source: Path) -> None:
 
 
 def _walk(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested mappings after their fields, such as ``datasets.cifar10.path``."""
+    """Yield each field of nested mappings, such as ``datasets.cifar10.path``, with its value."""
     if isinstance(value, Mapping):
         for name, member in value.items():
             yield from _walk(member, f"{field}.{name}" if field else str(name))

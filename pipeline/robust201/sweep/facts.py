@@ -1,4 +1,4 @@
-"""The facts about a sweep's inputs that decide numbers: hashes of images, weights and code; they contain no paths."""
+"""Facts about a sweep's inputs that affect results: hashes of images, weights and code. They contain no paths."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class Network:
     """One network of a sweep on one dataset.
 
     Attributes:
-        weights: the weights, identified by their hash; it is empty if no run has needed them and they do not exist.
+        weights: the weights, identified by their hash. The hash is empty if they do not exist and no run needed them.
         name: short name of the weights if architectures have several; else empty.
         accuracy: accuracy on all test images that was recorded with the weights, if any. No result depends on it;
             `verify` compares it with the measured accuracy.
@@ -54,10 +54,10 @@ class DatasetFacts:
     """Facts about one dataset.
 
     Attributes:
-        images: the sweep's images under the empty name, and images that a key selects under this key.
+        images: the sweep's images, with the empty string as key, and images that a key selects, by key.
         networks: its networks, in the order of architectures and weights.
-        corruptions: what identifies the pixels of its corrupted images, by key: a content hash if they are published,
-            and the recipe if they are generated.
+        corruptions: identity of its corrupted images, by key: a content hash if they are published, and the recipe if
+            they are generated.
     """
 
     images: dict[str, ImageFacts]
@@ -121,7 +121,7 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: tuple[SweepConfig
 
 
 def _weights_fields(config: SweepConfig) -> dict[str, Any]:
-    """Return the fields that select the weights of networks, in stores that may have moved."""
+    """Return the fields that select the weights of networks, without the paths of stores, which may move."""
     names = {"space", "network", "checkpoints", "weights"}
     return config.model_dump(mode="json", include=names, exclude={"checkpoints": {"path"}, "weights": {"path"}})
 
@@ -146,7 +146,7 @@ def _dataset_facts(
 
 
 def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | None]]:
-    """Yield the keys that select images, after the empty name with None for the sweep's images."""
+    """Yield ("", None) for the sweep's images, and then each key that selects images, with its selection."""
     yield "", None
     yield from ((key, own) for key, parameters in config.parameters.items() if (own := parameters.own_images))
 
@@ -164,7 +164,7 @@ def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, fil
 
 
 def _fill_hashes(networks: Iterable[Network], known: Iterable[Network]) -> tuple[Network, ...]:
-    """Return networks with the weights in `known` of each architecture whose hashes are missing."""
+    """Return the networks. If an architecture lacks hashes, its networks in `known`, if any, replace them."""
     networks, weights = tuple(networks), _by_architecture(known)
     filled = []
     for architecture, group in _by_architecture(networks).items():
@@ -195,7 +195,7 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
 
 
 def generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
-    """Return what decides the pixels of generated corruptions besides the clean images, by key."""
+    """Return all that affects the pixels of generated corruptions, except the clean images, by key."""
     frost = frost_textures(section)
     recipes = corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
     libraries = pixel_libraries(library_versions())
@@ -203,7 +203,7 @@ def generation_recipes(section: CorruptionsSection, keys: list[str], image_size:
 
 
 def pixel_libraries(versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the versions of the libraries that decide pixels; Python's own version does not."""
+    """Return the versions of the libraries that affect pixels; Python's version does not."""
     return {name: version for name, version in versions.items() if name != "python"}
 
 
@@ -255,7 +255,7 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
 
 
 def merge_plans(sources: Sequence[Path], target: Path) -> None:
-    """Write the plan of a results folder, or if it has none, of the first source, with hashes that only others have.
+    """Write the plan of `target`, or of the first source if it has none, and add missing hashes from all sources.
 
     A run with filters hashes neither weights nor published corruptions that it does not need.
     """

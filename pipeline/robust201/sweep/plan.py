@@ -29,16 +29,16 @@ from robust201.tasks.columns import PREDICTIONS, columns_of
 from robust201.tasks.parameters import Parameters
 
 SLICE_SECONDS = 60.0
-"""Target time of a slice at one strength on the assumed worker, in a new results folder. A part attacks all its
-missing strengths together, so with the paper's five to nine strengths it takes several minutes."""
+"""Target time of a slice at one strength on a worker of the assumed speed, in a new results folder. A part attacks
+all its missing strengths together, so with the paper's five to nine strengths it takes several minutes."""
 
 IMAGES_PER_STEP = 8
-"""Slices begin at multiples of this number of images if no bit depends on the batch. With several strengths, so many
-images fill a batch of the compiled network."""
+"""Slices begin at multiples of this number of images if results have equal bits in any batch. With several
+strengths, this number of images fills a batch of the compiled network."""
 
 USER_ATTACK_PASSES = 30.0
-"""Assumed passes of a user's attack when its slices are counted. Its `passes` are not in the protocol and may change,
-like the `gmacs` of a user's networks, for which `DEFAULT_GMACS` is assumed."""
+"""Assumed passes of a user's attack, which determine its number of slices. Its `passes` are not in the protocol and may
+change, like the `gmacs` of a user's networks, for which `DEFAULT_GMACS` is assumed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +246,7 @@ def _macs_for_slices(
 
 
 def _images_per_step(config: SweepConfig, task: Task, facts: Facts, slices: SliceFormat) -> int:
-    """Return the number of images at whose multiples slices begin, so that no bit depends on the slices."""
+    """Return the step: slices begin at its multiples, so that no bit of a result depends on the slices."""
     if task.shares_random_numbers_in_batch(config.engine):
         return config.batch_size  # part of the protocol
     is_invariant = config.make_space(facts.code).is_batch_invariant

@@ -39,7 +39,7 @@ class Constraint:
     relative_slack: float = 0.0
 
     def strength_of(self, epsilon: object) -> float:
-        """Return the strength with which results name an epsilon, a number or text such as ``8/255``.
+        """Convert an epsilon, a number or text such as ``8/255``, to the strength used in results.
 
         Raises:
             ValueError: see `parse_radius`.

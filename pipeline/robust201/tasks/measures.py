@@ -1,4 +1,4 @@
-"""Every measure: its parameters, as in the sweep YAML, with the published defaults (docs/measures.md), and its row."""
+"""Measures: their parameters in the sweep YAML, with the published defaults (docs/measures.md), and their `Task`s."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 

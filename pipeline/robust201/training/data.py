@@ -158,8 +158,8 @@ class Mixture(TrainingData):
 class Fusion(TrainingData):
     """Blends of two sets of images (see `images.fusion.blend`), with new pairs in every epoch.
 
-    In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the
-    smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` (whose
+    In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the smaller set
+    is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` (the set whose
     labels and classes are used) nor alpha (the weight of the first set's pixels), so training with the labels of either
     set uses the same images. Ids are positions in the first set. By default, blends are not normalised, as in the study
     of robust features, because they belong to neither dataset.

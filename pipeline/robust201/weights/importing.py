@@ -74,7 +74,7 @@ def import_weights(
 
     Raises:
         CheckpointError: the source has an unknown format or contains no selected network, or the first weights are
-            absent, damaged, not finite, or belong to another network. If later weights are, the report has messages.
+            absent, damaged, not finite, or belong to another network. Errors in later weights are in the report.
         ArchitectureError: the first network is not in the space.
         ConfigError: the recipe is not a valid name. For spaces other than the default, also if the number of classes is
             unknown.

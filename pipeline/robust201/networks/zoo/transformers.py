@@ -116,7 +116,7 @@ def centroid(probabilities: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def mean_direction(probabilities: torch.Tensor) -> torch.Tensor:
-    """Return cosine and sine (B, 2) of the mean angle. Probabilities (B, K) are on a circle that starts at -pi."""
+    """Return cosine and sine (B, 2) of the mean angle, given probabilities (B, K) of `evenly_spaced_angles`."""
     angles = evenly_spaced_angles(probabilities.shape[1], like=probabilities)
     vector = torch.matmul(probabilities, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=probabilities.dtype, device=probabilities.device)

@@ -16,8 +16,8 @@ from robust201.networks.nb201.compiled.kernels import Convolution
 _LANES = native.LANES
 
 PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
-"""Numbers of the caller's tensors among the external tensors, which are all tensors outside the arena. The maps of
-constant nodes have higher numbers."""
+"""Indices of the caller's tensors among the external tensors (all tensors outside the arena). The maps of constant
+nodes have higher indices."""
 
 N_CALLER_TENSORS = 4
 
@@ -27,7 +27,7 @@ class Map:
     """A feature map of one image, (height, width, channels). A map in the arena has a border of zeros.
 
     Attributes:
-        external_number: number of an external tensor (`PIXELS` etc.); None for a map in the arena.
+        external_number: index of an external tensor (`PIXELS` etc.); None for a map in the arena.
         row_stride, pixel_stride, channel_stride: number of floats between neighbouring rows, pixels and channels. By
             default, maps are channels-last and have no gaps.
     """
@@ -107,8 +107,8 @@ class Operation:
             of the input pixel that each weight multiplies.
         channel_stride: number of floats between the colours of an image.
         n_pools: number of leading sources that are pooled before they are added.
-        border_scaling: for a sum, whether pooled border pixels are scaled up (1) or not (0). For `native.SCALE`, the
-            first step of pooling's backward pass, how many times corners are rounded (1 or 2).
+        border_scaling: for a sum, 1 if pooled border pixels are scaled up, else 0. For `native.SCALE`, the first step
+            of pooling's backward pass, the number of times that corners are rounded (1 or 2).
         add, tape, add_after_mask, raw, rectified: see `FinalSteps`.
         weights, bias: parameters of a convolution. For `native.LOAD`, `bias` is the mean that is subtracted.
         factors: for a sum, the factor of each source.
@@ -162,7 +162,7 @@ class MapForms:
 
 
 class _Gradient(NamedTuple):
-    """The gradient of a node's raw form. `is_owned` is as in `blocks._Sum`, because rounding depends on it."""
+    """The gradient of a node's raw form. `is_owned` must equal that of `blocks._Sum`, for equal rounding."""
 
     total: Map | None = None
     is_owned: bool = False
@@ -458,7 +458,7 @@ class OperationList:
         # Input row 2i is multiplied by kernel row 1 for output row i; input row 2i + 1 by kernel rows 0 and 2 for
         # output rows i + 1 and i. The same holds for columns. Like oneDNN, sum over each kernel column before adding
         # columns.
-        # For even and odd input rows: each kernel row, and the offset of its output row from i.
+        # For even and for odd input rows: pairs of a kernel row and the offset of its output row from i.
         kernel_rows = (((1, 0),), ((0, 1), (2, 0)))
         for odd_row, rows in enumerate(kernel_rows):
             for odd_column, columns in enumerate(kernel_rows):
