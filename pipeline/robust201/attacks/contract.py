@@ -27,7 +27,7 @@ def perturb(
 ) -> Iterator[Perturbed]:
     """Perturb images with the context's engine, and check each batch.
 
-    `name` is the name of the evaluation in messages; empty for the key.
+    `name` is the name of the evaluation in messages; if it is empty, the key is used.
 
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
