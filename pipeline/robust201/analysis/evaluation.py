@@ -310,7 +310,7 @@ def read_saved(
     if different := list(_list_differences(saved, expected, protocols, strengths)):
         raise ConfigError(
             f"Continuing an evaluation failed for {folder / FILE_NAME}: expected results of the same network, images "
-            f"and parameters, got other {', '.join(different)}. Evaluate the same, or choose another folder."
+            f"and parameters, got other {', '.join(different)}. Use the same ones, or choose another folder."
         )
     return saved
 
@@ -356,7 +356,7 @@ def _extend_saved(folder: Path, evaluation: Evaluation) -> None:
 
 
 def _encode(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the results as JSON values, in which outcomes are numbers."""
+    """Return the results as JSON values; outcomes are numbers."""
     return {
         key: results._asdict() | {"outcomes": [[strength, 1 * array] for strength, array in results.outcomes.items()]}
         for key, results in evaluation.results.items()

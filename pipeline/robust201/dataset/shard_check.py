@@ -90,7 +90,7 @@ def check_files(
 
 
 class _Checker:
-    """Checks files in the order of a listing, in which the files of a unit follow each other."""
+    """Checks files in the order of a listing; the files of a unit are adjacent."""
 
     def __init__(self, folder: ResultsFolder, plan: Plan) -> None:
         self._folder = folder
