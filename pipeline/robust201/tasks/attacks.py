@@ -2,8 +2,8 @@
 
 A class describes a family of attacks; `ATTACKS` has the norm and the defaults of each key. To add an attack, write a
 module in `attacks` with a function `attack` (see `attacks.runner`), an entry in `ATTACKS` and, if no existing class
-fits, a class of its parameters. An attack without an entry in `attacks/reference.py` has `engines=("fused",)`. Tests that run for every task
-then cover it. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
+fits, a class of its parameters. An attack without an entry in `attacks/reference.py` has `engines=("fused",)`. Tests
+that run for every task then cover it. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 """
 
 from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ then move along the edge (Madry et al., 2018, appendix B)."""
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
     """Return a warning if the path is shorter than the ball's radius, so that the attack cannot reach the edge.
 
-    `field` is the parameter of the step length. `radius` is the largest ball's radius, in the same unit as `step`.
+    `field` is the parameter of the step length, and `radius` is the largest radius, in the unit of `step`.
     """
     if steps * step >= radius * (1 - 1e-9):
         return ()
@@ -115,7 +115,7 @@ class Pgd(Attack):
 
 
 class PgdVariant(Attack):
-    """Projected gradient descent as Wang and Horne use it, with parameters for the choices in which implementations differ."""
+    """Projected gradient descent as Wang and Horne use it, with parameters for the differences of implementations."""
 
     only_in: ClassVar[Mapping[str, Norm]] = {"rel_stepsize": "Linf", "step_size": "L2"}
 

@@ -144,7 +144,7 @@ class CheckpointStore:
         return self._find_matching((space, dataset, index), queries)
 
     def _find_matching(self, network: NetworkName, queries: Sequence["_Query"]) -> tuple[CheckpointRecord, ...]:
-        """Return the sorted matches of all queries; raise if a query has no match, or has no recipe and several match."""
+        """Return the sorted matches of all queries; raise if a query matches none, or several recipes."""
         trials = self._load_networks().get(network, {})
         for query in queries:
             if not any(query.matches(record) for record in trials.values()):
