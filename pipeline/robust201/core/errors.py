@@ -58,7 +58,7 @@ class InputError(RobustError):
 
 
 class ConfigError(InputError):
-    """The sweep YAML or a command-line argument is wrong."""
+    """The sweep YAML or a command-line argument is invalid."""
 
 
 class ArchitectureError(InputError, KeyError):
@@ -107,7 +107,7 @@ class UnstableNetworkError(EvaluationError):
 
 
 class UnstableInputError(NetworkError, UnstableNetworkError):
-    """The checks before the first key found a network unstable."""
+    """The checks before the first key found that a network is unstable."""
 
 
 class PerturbationError(EvaluationError):

@@ -28,7 +28,7 @@ _SHORT_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
 
 
 def format_bytes(count: float) -> str:
-    """Render a number of bytes, such as ``1.23 GB`` or (below 1 GB) ``12.3 MB``."""
+    """Format a number of bytes, such as ``1.23 GB`` or (below 1 GB) ``12.3 MB``."""
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 

@@ -232,7 +232,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """The measurements for one strength of a part, which are one row of a shard.
+    """The measurements for one strength of a part, stored as one row of a shard.
 
     Attributes:
         strength: one of the part's strengths.

@@ -1,4 +1,4 @@
-"""Choice of images by the outcomes of a pilot of networks, and estimates of accuracies from the chosen images.
+"""Choice of images by the outcomes of pilot networks, and estimates of accuracies from the chosen images.
 
 The networks of the pilot are evaluated on all N images. Images are divided into strata by how uncertain their outcomes
 are, and uncertain images are chosen with higher probability (Neyman, 1934). A logistic regression, fitted to the pilot,

@@ -78,7 +78,7 @@ def _wilson_intervals(fractions: Any, n_images: Any) -> tuple[Any, Any]:
 def mean_intervals(samples: ArrayLike) -> tuple[_Floats, _Floats, _Floats]:
     """Return means over the first axis of independent samples, with 95% intervals from Student's t distribution.
 
-    The ends are NaN for a single sample, and all are NaN without samples.
+    With one sample, the ends are NaN. Without samples, the means are NaN, too.
     """
     from scipy.special import stdtrit
 

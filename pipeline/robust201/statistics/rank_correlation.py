@@ -124,7 +124,7 @@ def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Inte
 
 
 def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
-    """Compute tau-b between every two of K columns (N, K), over the rows where neither is NaN: (K, K).
+    """Return tau-b (K, K) between every two columns of an array (N, K), over the rows where neither is NaN.
 
     Taus of a constant column are NaN.
     """
