@@ -302,7 +302,7 @@ def _column_failure(column: Column, array: NDArray[Any], cm: NDArray[np.int64], 
     if column.is_exact:
         # Without a confusion matrix, the counts of single classes are unknown.
         is_counted = None if COUNTS not in values and name == PREDICTIONS else column.is_counted
-        return f"{name} as in cm, got others" if is_counted is not None and not is_counted(array, cm) else None
+        return f"{name} to match cm, got others" if is_counted is not None and not is_counted(array, cm) else None
     if (array < 0).any() or (array > column.largest).any():
         return f"{name} in [0, {column.largest:g}], got [{np.nanmin(array)}, {np.nanmax(array)}]"
     with np.errstate(invalid="ignore"):  # casting NaN to integers
@@ -310,5 +310,5 @@ def _column_failure(column: Column, array: NDArray[Any], cm: NDArray[np.int64], 
     if not np.array_equal(_finalise(totals, {name: column.dtype})[name], array, equal_nan=True):
         return f"{name} to follow from cm and from a sum of integers, got other numbers"
     if column.is_distribution and (np.abs(array.sum(axis=-1) - 1) > row_sum_tolerance(array.shape[-1])).any():
-        return f"rows of {name} to sum to 1, got others"
+        return f"rows of {name} to sum to 1, got other sums"
     return None
