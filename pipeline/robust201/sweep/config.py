@@ -206,7 +206,7 @@ class CorruptionsSection(StrictModel):
     seed: int = 0
     """Seed of generated corruptions."""
     frost: Literal["synthetic", "imagecorruptions"] = "synthetic"
-    """For generated corruptions: `synthetic` texture, or the six photographs of `imagecorruptions` (`robust201 fetch
+    """For generated corruptions: `synthetic` texture, or the five photographs of `imagecorruptions` (`robust201 fetch
     imagecorruptions-frost` says where they are)."""
     frost_path: ConfigPath | None = None
     """Folder of the photographs."""
@@ -216,7 +216,7 @@ class CorruptionsSection(StrictModel):
         if self.source == "published" and self.path is None:
             raise ValueError("expected a path to the published .npy files, got none.")
         if self.frost == "imagecorruptions" and self.source == "generated" and self.frost_path is None:
-            raise ValueError("expected `frost_path`, the folder of the six frost images, got none.")
+            raise ValueError("expected `frost_path`, the folder of the five frost images, got none.")
         return self
 
 
