@@ -63,7 +63,7 @@ def read_content(folder: Path) -> dict[str, Any]:
 
 
 class StageFile:
-    """Progress of AutoAttack in a folder, ``<key>-<digest>.npz``, until the key's results are saved.
+    """Progress of AutoAttack in a folder, ``<key>-<digest>.stages`` (.npz), until the key's results are saved.
 
     Args:
         folder: the folder of the evaluation.
@@ -72,15 +72,15 @@ class StageFile:
     """
 
     def __init__(self, folder: Path, key: str, identity: Any) -> None:
-        self._path = folder / f"{key}-{_digest(identity)[:16]}.npz"
+        self._path = folder / f"{key}-{_digest(identity)[:16]}.stages"
 
     def load(self, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
-        """Return arrays by name; None if there is no file, or if it is damaged."""
+        """Return arrays by name; None if there is no file, or if it is damaged or cannot be read."""
         from robust201.core.arrays import read_npz
 
         try:
             return read_npz(self._path, names)
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None
 
     def save(self, arrays: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class StageFile:
 
 def delete_stages(folder: Path, key: str) -> None:
     """Delete the progress of a key, whose results are saved."""
-    for path in folder.glob(f"{key}-*.npz"):
+    for path in folder.glob(f"{key}-*.stages"):
         path.unlink(missing_ok=True)
 
 

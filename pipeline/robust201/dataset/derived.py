@@ -90,11 +90,11 @@ def derive_metrics(reader: "MergedFolders", datasets: Sequence[str] | None = Non
 
 
 def _derive_robustness(results: _Results, needs: dict[str, str]) -> Iterator[Metric]:
+    if CLEAN not in results.accuracies or not results.attacks:
+        needs["robustness_r, relative_change"] = "clean accuracies and an attack"
+        return
     for key, accuracies in results.attacks.items():
         if CLEAN_STRENGTH in accuracies:  # its curve does not begin with the clean accuracy
-            continue
-        if CLEAN not in results.accuracies:
-            needs["robustness_r, relative_change"] = "clean accuracies and an attack"
             continue
         curves = results.accuracies[CLEAN].join(accuracies, how="right").dropna()
         values = np.ascontiguousarray(curves)  # the last bits of R depend on the layout
