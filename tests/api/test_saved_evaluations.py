@@ -12,7 +12,14 @@ from torch import nn
 
 import robust201
 from robust201.comparing import find_names
-from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, RobustError, RobustWarning
+from robust201.core.errors import (
+    ConfigError,
+    EvaluationError,
+    FormatVersionError,
+    ResultsError,
+    RobustError,
+    RobustWarning,
+)
 from robust201.core.files import sole_writer
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
@@ -290,8 +297,41 @@ def test_interrupted_autoattack_continues_after_its_last_finished_attack(tmp_pat
     assert n_continued[-1] < n_calls / 3
     with pytest.raises(KeyboardInterrupt):
         attack(tmp_path / "damaged", round(0.9 * n_calls))
-    (path,) = (tmp_path / "damaged").glob("*.npz")
+    (path,) = (tmp_path / "damaged").glob("*.stages")
     path.write_bytes(path.read_bytes()[:-100])
     result, n_calls_later = attack(tmp_path / "damaged")
     assert_equal(result, expected)
     assert n_calls_later > n_calls - 10
+
+
+class FaultyNetwork(TenClassNetwork):
+    """A network whose gradients are NaN, or whose logits change, during the first attack of AutoAttack only."""
+
+    fault = ""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        if self.fault == "gradient" and pixels.requires_grad and self.counts["calls"] < 13:
+            pixels = pixels * 1.0
+            pixels.register_hook(lambda gradient: gradient * torch.nan)
+        logits = super().forward(pixels)
+        return logits.flip(1) if self.fault == "logits" and self.counts["calls"] > 6 else logits
+
+
+@pytest.mark.parametrize("fault", ["gradient", "logits"])
+def test_attacks_of_faulty_networks_are_not_saved(tmp_path, fault):
+    network = FaultyNetwork().eval()
+    with torch.inference_mode():
+        labels = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    network.fault = fault
+    keys = {"autoattack": {"epsilons": ["0.1/255"], "steps": 3, "queries": 10}}
+    for _ in range(2):
+        network.counts["calls"] = 0
+        with pytest.raises(EvaluationError, match=r"NaN or infinite|depend on earlier passes"):
+            robust201.evaluate(network, IMAGES.images, labels, keys, save=tmp_path, progress=False)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_files_of_others_stay_in_the_folder(tmp_path):
+    (tmp_path / "clean-images.npz").touch()
+    evaluate(TinyNetwork(), "clean", save=tmp_path)
+    assert {"clean-images.npz", "evaluation.json"} <= {path.name for path in tmp_path.iterdir()}

@@ -52,7 +52,7 @@ def attack(model: BatchedModel, samples: Samples, options: Apgd) -> torch.Tensor
 
 
 def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differentiate:
-    """Return the targeted DLR, whose target is the class with the clean image's logit of this rank, from 1."""
+    """Return the targeted DLR. The target is the class whose logit for the clean image has this rank (1: largest)."""
     targets = model.logits(samples.clean).sort(dim=1)[1][:, -rank]
 
     def targeted_difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
@@ -68,7 +68,7 @@ def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differe
 
 
 class _Ascent:
-    """The iterates in one ball (Croce and Hein, 2020, algorithm 1), from starting points (B, C, H, W).
+    """APGD in one ball (Croce and Hein, 2020, algorithm 1), from starting points (B, C, H, W).
 
     Attributes:
         best_images: (B, C, H, W) iterates with the highest loss.
@@ -95,7 +95,7 @@ class _Ascent:
                 self._gradient = _select(reverted, self._best_gradient, self._gradient)
 
     def _evaluate(self) -> None:
-        """Evaluate the iterates, and update the last misclassified and best ones."""
+        """Evaluate the iterates, and update the last misclassified and the best iterates."""
         logits, self._loss, self._gradient = self._differentiate(self._images)
         misclassified = logits.argmax(dim=1) != self._samples.labels
         is_better = self._loss > self.best_loss

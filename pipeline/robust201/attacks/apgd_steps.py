@@ -20,7 +20,7 @@ _MOMENTUM = 0.75
 
 
 class _HalvingSteps:
-    """Steps whose sizes, 2 epsilon at first, are halved at checkpoints where progress stalls (2020, section 3.2).
+    """Steps that start at 2 epsilon and are halved at checkpoints where progress stalls (2020, section 3.2).
 
     As in the library, the first interval between checkpoints is .22 of the iterations. Each further interval is shorter
     by .03 of the iterations, down to a minimum of .06. `start_loss` (B,) is the loss at the starting points.
@@ -33,7 +33,7 @@ class _HalvingSteps:
         self._min_interval = max(int(0.06 * n_steps), 1)
         self._decrease = max(int(0.03 * n_steps), 1)
         self._n_since_check = 0
-        # Row 0 stays zero, because AutoAttack compares the first iteration's loss with zero, not the starting point's.
+        # Row 0 stays zero, because AutoAttack compares the first iteration's loss with 0, not with the starting loss.
         self._losses = start_loss.new_zeros((n_steps + 1, len(start_loss)))
         self._best_at_check = start_loss
         self._halved_at_check = torch.ones_like(start_loss, dtype=torch.bool)
@@ -105,8 +105,8 @@ class L2Steps(_HalvingSteps):
 class L1Steps:
     """Steps along the signs of the gradient's largest entries, in balls of radii (B,).
 
-    The fraction of entries that a step uses depends on the sparsity of the best iterate, at first of `start`; None to
-    start with a fraction of .2, as for a random start.
+    The fraction of entries that a step uses depends on the sparsity of the best iterate, initially of `start`. If
+    `start` is None (a random start), the fraction is initially .2.
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: NDArray[np.float64], start: torch.Tensor | None) -> None:

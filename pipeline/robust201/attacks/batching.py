@@ -1,4 +1,4 @@
-"""A model that computes samples, which are (image, epsilon) pairs, batch by batch."""
+"""A model that evaluates samples, which are (image, epsilon) pairs, batch by batch."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,14 +11,14 @@ from robust201.networks.watch import Watch, WatchedModel
 
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of a pool in float32, by device type. A pool contains the samples that are attacked
-together. Attacks that are `per` sample (see `tasks.task.Procedure`) have none."""
+together. Attacks that are `per` sample (see `tasks.task.Procedure`) have no pool."""
 
 _POOL_BATCHES = {"cpu": 128, "gpu": 16}
-"""Maximum number of batches in a pool, by device type. This limit applies if batches are small. At this limit, even on
-CUDA, a full pool has sixteen batches, so the one that may be only partly filled costs little."""
+"""Maximum number of batches in a pool, by device type. This limit applies if batches are small. With sixteen or more
+batches per full pool, a partly filled last batch costs little."""
 
 _POOL_COPIES = 6
-"""Number of float32 tensors of the size of the pool that Square, which needs the most, keeps in memory at once."""
+"""Number of pool-sized float32 tensors that Square keeps in memory at once. Other attacks need fewer."""
 
 MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["gpu"] + 4
 """Maximum number of float32 images in GPU memory during an attack, per sample in a batch: copies of Square's pool, and
@@ -28,7 +28,7 @@ temporary tensors of a query. APGD needs less: about fourteen images per sample.
 class BatchedModel:
     """`Model` that passes any number of samples through another model, batch by batch.
 
-    Batch sizes affect results only through rounding, in networks whose sums depend on them.
+    Batch sizes affect results only through rounding, in networks whose sums depend on the batch size.
 
     Attributes:
         n_classes: number of classes C.
@@ -81,6 +81,6 @@ class BatchedModel:
         self, n_samples: int, compute: Callable[[slice], tuple[torch.Tensor, ...]]
     ) -> tuple[torch.Tensor, ...]:
         outputs = [compute(batch) for batch in slices(n_samples, self.batch_size)]
-        if len(outputs) == 1:  # the usual case, which concatenation would copy
+        if len(outputs) == 1:  # the usual case; torch.cat would copy the outputs
             return outputs[0]
         return tuple(torch.cat(batch_outputs) for batch_outputs in zip(*outputs, strict=True))

@@ -24,11 +24,11 @@ class Request:
         images: (N, C, H, W), on the classifier's device; uint8, or float32 in [0, 1] if the user passed such images.
         labels: (N,) int64, on the classifier's device.
         indices: (N,) int64 positions of the images in the dataset's full split, which identify their random numbers.
-        on_stage: called with the number, the key and the number of samples of each stage of an ensemble, when it
-            begins.
+        on_stage: called at the beginning of each stage of an ensemble, with the stage's number, its key and its number
+            of samples.
         on_passes: see `Watch`.
-        resumed: progress of an ensemble at which it continues; None at the beginning. Only the fused engine saves and
-            resumes stages.
+        resumed: saved progress from which an ensemble continues; None to start at the beginning. Only the fused engine
+            saves and resumes stages.
         save_stage: called with the progress at the beginning of each stage but the first, when all images of earlier
             stages have been yielded.
     """
@@ -55,7 +55,7 @@ class StageProgress(NamedTuple):
 
     Attributes:
         stage: number of the stage, from 1.
-        remaining: (M,) int64, numbers of the samples that it attacks (see `attacks.runner`).
+        remaining: (M,) int64, numbers of the samples that the stage attacks (see `attacks.runner`).
     """
 
     stage: int
@@ -128,7 +128,7 @@ class Context:
 
     @contextmanager
     def seeded(self, batch_number: int) -> Iterator[int]:
-        """Seed torch's generators for a batch, numbered in the whole image set, and restore their state afterwards.
+        """Seed torch's generators for a batch of the whole image set, and restore their state afterwards.
 
         The seed is derived from the sweep's seed, the key and the batch's number. All strengths and all architectures
         therefore use the same random numbers, whichever strengths are evaluated. The seed is yielded for libraries that

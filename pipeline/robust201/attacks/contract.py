@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from robust201.attacks.batching import BatchedModel
-from robust201.attacks.context import Context, Perturbed, Request, to_float
+from robust201.attacks.context import Context, Perturbed, Request, StageProgress, to_float
 from robust201.attacks.random_numbers import RandomNumbers
 from robust201.attacks.runner import run_attack
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
@@ -27,7 +27,7 @@ def perturb(
 ) -> Iterator[Perturbed]:
     """Perturb images with the context's engine, and check each batch.
 
-    `name` is the name of the evaluation in messages; empty for the key.
+    `name` is the name of the evaluation in messages; if it is empty, the key is used.
 
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
@@ -38,6 +38,7 @@ def perturb(
     _check_support(task, context, parameters, request)
     watch = Watch(context.classifier.device, request.on_passes) if task.kind == "attack" else None
     if watch is not None and task.uses_runner(context.engine):
+        request = _check_stages(request, watch, context, name=name or task.key)
         model = BatchedModel.of(context, watch, request.images[0].numel() if len(request.images) else 1)
         perturbed = run_attack(task, parameters, model, request, RandomNumbers(context.seed, context.key))
     else:
@@ -45,6 +46,31 @@ def perturb(
             context = dataclasses.replace(context, classifier=context.classifier.watched(watch))
         perturbed = task.load(context.engine)(context, parameters, request)
     return check_batches(perturbed, context, request, task.constraint, watch, name=name or task.key)
+
+
+def _check_stages(request: Request, watch: Watch, context: Context, *, name: str) -> Request:
+    """Return the request, which saves a stage only if all results of the network were finite.
+
+    A resumed evaluation has a new watch, and stages that fool no image yield nothing that would be checked.
+    """
+    save = request.save_stage
+    if save is None:
+        return request
+
+    def save_checked(progress: StageProgress) -> None:
+        if int(watch.n_faults):
+            raise _fault_error(watch, context, request, name)
+        save(progress)
+
+    return dataclasses.replace(request, save_stage=save_checked)
+
+
+def _fault_error(watch: Watch, context: Context, request: Request, name: str) -> EvaluationError:
+    faults = watch.describe_faults(context.attacked_model, to_float(request.images), request.labels, request.indices)
+    return EvaluationError(
+        f"Attacking images failed for {name}: {faults} An attack cannot move such images, so the network would look "
+        "robust."
+    )
 
 
 def _check_support(task: Task, context: Context, parameters: Parameters, request: Request) -> None:
@@ -85,13 +111,7 @@ def check_batches(
         n_recorded = torch.zeros_like(violations) if watch is None else watch.n_faults
         n_violations, n_faults = torch.stack((violations, n_recorded)).cpu().tolist()
         if n_faults and watch is not None:
-            faults = watch.describe_faults(
-                context.attacked_model, to_float(request.images), request.labels, request.indices
-            )
-            raise EvaluationError(
-                f"Attacking images failed for {name}: {faults} An attack cannot move such images, so the network would "
-                "look robust."
-            )
+            raise _fault_error(watch, context, request, name)
         return int(n_violations)
 
     for batch in perturbed:

@@ -1,4 +1,4 @@
-"""The fast adaptive boundary attack (FAB) towards one target class after the other.
+"""The targeted fast adaptive boundary attack (FAB), which runs once per target class.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020;
 `pyautoattack.fab_base.FABAttack` with its option `targeted`, as AutoAttack runs it. An iterate moves slightly beyond

@@ -19,6 +19,6 @@ def attack(model: BatchedModel, samples: Samples, _options: Fgsm) -> torch.Tenso
     images, rows = samples.by_image()
     direction = model.loss_and_gradient(images.clean, images.labels)[2].sign().index_select(0, rows)
     stepped = direction.mul_(samples.epsilons).add_(samples.clean)
-    # Foolbox projects to the ball, clips to [0, 1], and projects again. Each operation rounds.
+    # Foolbox projects to the ball, clips to [0, 1], and projects again. Repeat all three, because each of them rounds.
     clipped = project_to_cube(stepped, samples.clean, samples.epsilons).clamp_(0, 1)
     return project_to_cube(clipped, samples.clean, samples.epsilons)

@@ -39,14 +39,14 @@ def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
 def keep_in_balls(
     constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radii: NDArray[np.float64]
 ) -> torch.Tensor:
-    """Return images (B, C, H, W), with those outside of the balls of radii (B,) replaced by the clean images."""
+    """Return the nearest images (B, C, H, W); replace images outside of the balls of radii (B,) by the clean images."""
     reach = torch.tensor([constraint.reach_of_radius(radius) for radius in radii.tolist()], dtype=torch.float64)
     is_inside = constraint.distances(nearest - clean).double() <= reach.to(nearest.device)
     return torch.where(per_image(is_inside), nearest, clean)
 
 
 def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
-    """Return each image's nearest misclassified iterate (B, C, H, W) at any distance, over requested projections."""
+    """Return each image's nearest misclassified iterate (B, C, H, W) of all requested runs, at any distance."""
     project = _PROJECTIONS[options.norm]
     projections: dict[str, list[_Project]] = {
         "ball": [project],
@@ -59,7 +59,7 @@ def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.T
 
 
 def select_nearest(clean: torch.Tensor, results: Sequence[torch.Tensor], norm: str) -> torch.Tensor:
-    """Return for each image the nearest result that differs from the clean image, or the clean image."""
+    """Return for each image the nearest result that differs from the clean image, or the clean image if none does."""
     nearest = results[0]
     for result in results[1:]:
         nearest_norms, result_norms = norms(nearest - clean, norm), norms(result - clean, norm)

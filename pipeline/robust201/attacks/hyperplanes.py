@@ -1,15 +1,15 @@
 """Projection onto the intersection of a hyperplane with the cube [0, 1]^D, along the shortest path in a norm.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
-section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library distinguishes
-cases, and indexes the points to which each case applies. Here all cases are computed for every point, and results that
-do not apply are discarded, so the host never waits for the device.
+section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library selects the
+points to which each case applies. Here all cases are computed for every point, and results that do not apply are
+discarded, so the host never waits for the device.
 
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) from t to
 the nearest point of the hyperplane in the cube. If the hyperplane does not intersect the cube, they return the
 difference to the point of the cube that is closest to the hyperplane. In the code, `is_near` means that the hyperplane
-is reached before any entry reaches 0 or 1, and `is_between` that it is reached after some entries, but not all, have
-done so.
+is reached before any entry reaches 0 or 1. `is_between` means that it is reached after some entries, but not all, have
+reached 0 or 1.
 """
 
 import math
@@ -24,7 +24,7 @@ _INFINITE_RATIO = 1e12
 """Number that stands for an infinite ratio."""
 
 _MIN_WEIGHT = 1e-8
-"""Projections in L2 and L1 do not move the entries of t whose entries of w have a smaller absolute value."""
+"""Minimum absolute weight. Projections in L2 and L1 do not move entries of t whose entry of w is smaller."""
 
 
 def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     heights = cumulative_sum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
     is_between = heights[:, -1] < 0
     index = bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])
-    # The index may be beyond the last entry in rows that do not reach the hyperplane. Those rows discard these moves.
+    # In rows that do not reach the hyperplane, the index may be beyond the last entry. Their moves are discarded below.
     index = index.clamp_max(w.shape[1] - 1)
     last_entry = order.gather(1, index)
     length = -heights.gather(1, index) / w.gather(1, last_entry)
@@ -124,7 +124,7 @@ def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -
 
 
 def bisect(is_below: Callable[[torch.Tensor], torch.Tensor], w: torch.Tensor, high: int) -> torch.Tensor:
-    """Return the last index (B, 1) for which `is_below` is true; the number of bisections follows from w's width."""
+    """Return the last index (B, 1) for which `is_below` is true, after as many bisections as the width of w needs."""
     low = torch.zeros(len(w), 1, dtype=torch.int64, device=w.device)
     top = torch.full_like(low, high)
     for _ in range(math.ceil(math.log2(w.shape[1]))):

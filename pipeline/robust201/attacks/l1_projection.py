@@ -1,8 +1,8 @@
 """Projection to the intersection of an L1 ball with [0, 1].
 
 Source: Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", ICML 2021, section
-3; `pyautoattack.autopgd_base.L1_projection`, whose order of operations this module follows. Unlike the library, it does
-not index the images that need a projection, so the host never waits for the device.
+3; `pyautoattack.autopgd_base.L1_projection`, whose order of operations this module follows. Unlike the library, it
+computes the projection for every image, so the host never waits for the device.
 """
 
 import torch
@@ -23,7 +23,7 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
     # are negative.
     smallest_move = torch.minimum(torch.zeros_like(y), torch.minimum(1 - x - y, x + y))
     largest_move = -y.abs()
-    # While all values move at the same speed, the sum of distances is piecewise linear. Sort its breakpoints.
+    # If all values move at the same speed, their total distance is piecewise linear in time. Sort its breakpoints.
     negated, order = torch.sort(-torch.cat((smallest_move, largest_move), 1), dim=1)
     following = torch.cat((negated[:, 1:], torch.zeros_like(negated[:, :1])), 1)
     slopes = cumulative_sum(2 * (order < n_values).float() - 1, dim=1)

@@ -7,12 +7,12 @@ starts at the clean image, or at a uniformly random point of the ball. A step mo
 in Linf, along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. Then the image is projected to the ball and
 clipped to [0, 1]. Every image is attacked.
 
-`target: least_likely` moves towards the clean image's least likely class, as in equation 2 of Jung et al. (ICLR 2023),
-which their published numbers do not follow. The programs with which Wang and Horne (2020, docs/protocol/attacks.md)
-train and evaluate differ in two further choices. `label: predicted` leads away from the
-class predicted at the starting point instead of the image's label. `iterate: best` returns each image's iterate with
-the highest cross-entropy, including the starting point, as the library of Engstrom et al. ("Robustness", 2019) does;
-Foolbox returns the last iterate.
+`target: least_likely` moves towards the clean image's least likely class, as in equation 2 of Jung et al. (ICLR 2023).
+Their published numbers do not follow this equation. Two further options reproduce the training and evaluation code of
+Wang and Horne (2020, docs/protocol/attacks.md). `label: predicted` moves away from the class predicted at the starting
+point instead of the image's label. `iterate: best` returns each image's iterate with the highest cross-entropy,
+including the starting point, as the library of Engstrom et al. ("Robustness", 2019) does; Foolbox returns the last
+iterate.
 """
 
 import numpy as np
@@ -50,7 +50,7 @@ def attack(model: BatchedModel, samples: Samples, options: _Options) -> torch.Te
 
 
 def _classes(model: BatchedModel, samples: Samples, start: torch.Tensor, options: _Options) -> torch.Tensor:
-    """Return the classes (B,) that the attack leads away from, or towards if there is a target."""
+    """Return the classes (B,) that the attack moves away from, or towards if `target` is set."""
     if _has_target(options):
         return model.logits(samples.clean).argmin(dim=1)
     if isinstance(options, PgdVariant) and options.label == "predicted":
@@ -92,7 +92,7 @@ def project_to_cube(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.T
 
 
 class _L2Ball:
-    """The same as `_Cube` in L2 balls."""
+    """Starting points, steps and projections in the L2 balls around the clean images."""
 
     def __init__(self, samples: Samples, step_size: float) -> None:
         self._samples, self._step_size = samples, step_size
@@ -126,7 +126,7 @@ def _norms(images: torch.Tensor) -> torch.Tensor:
 
 
 class _BestIterate:
-    """Stores each image's iterate with the highest loss; of equal losses, the first."""
+    """Stores each image's iterate with the highest loss, or the first of several with this loss."""
 
     def __init__(self, images: torch.Tensor) -> None:
         self.images = images

@@ -3,7 +3,7 @@
 Each random number is a function of the seed, the attack's key (its name, such as `pgd`), the run, and the image or
 query. A result therefore does not depend on batches, order or workers, nor on which other images, epsilons and
 architectures are evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same numbers.
-They are cached, because attacks on thousands of networks use them again.
+They are cached, because attacks on thousands of networks reuse them.
 """
 
 import functools
@@ -73,7 +73,7 @@ class RandomNumbers:
         self._seed_and_key = (seed, key)
 
     def for_key(self, key: str) -> "RandomNumbers":
-        """Return the source for another key, so that an attack has the same numbers in an ensemble as alone."""
+        """Return the source for another key, so that an attack uses the same numbers alone and in an ensemble."""
         return RandomNumbers(self._seed_and_key[0], key)
 
     def uniforms(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
@@ -202,7 +202,7 @@ def _sign_block(stream: _Stream, n_values: int, block: int) -> NDArray[np.int8]:
 
 
 _SIGN_BLOCK_IMAGES = 1024
-"""The number of images for which the signs of a query are drawn is a multiple of this number."""
+"""A query's signs are drawn for a multiple of this number of images."""
 
 
 @functools.lru_cache(maxsize=2**13)

@@ -49,7 +49,7 @@ __all__ = ["attack", "foolbox"]
 
 
 def attack(context: Context, options: Any, request: Request) -> Iterator[Perturbed]:
-    """Attack a request's images with the library of the options' class, one batch of `context.batch_size` at a time."""
+    """Attack a request's images with the attack's library, in batches of `context.batch_size` images."""
     if isinstance(options, Fmn):
         yield from _minimum_norm_batches(context, options, request)
         return
@@ -143,7 +143,7 @@ _FOOLBOX_ATTACKS: Mapping[type[Parameters], Callable[[Any], Any]] = {
     PgdVariant: _pgd_variant,
     Spatial: _spatial,
 }
-"""Class of the options → function that makes Foolbox's attack. `Fmn` has a loop of its own, since one run serves all
+"""Class of the options → function that makes Foolbox's attack. `Fmn` has its own loop, since one run serves all
 strengths."""
 
 
@@ -153,7 +153,7 @@ def _run_foolbox(
     criterion = _criterion(context, options, pixels, labels)
     foolbox_attack = _FOOLBOX_ATTACKS[type(options)](options)
     with warnings.catch_warnings(), torch.enable_grad():
-        # torch warns because Foolbox's spatial attack does not pass torch.meshgrid the order of its axes.
+        # torch warns because Foolbox's spatial attack calls torch.meshgrid without `indexing`.
         warnings.filterwarnings("ignore", message="torch.meshgrid: in an upcoming release")
         perturbed: torch.Tensor = foolbox_attack(_foolbox_model(context), pixels, criterion, epsilons=radius)[1]
     return perturbed

@@ -1,4 +1,4 @@
-"""The samples of an attack: images, each in a ball of its own, with their labels and random numbers."""
+"""The samples of an attack: images with labels and random numbers, and a ball around each image."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ class Samples:
         labels: (B,) int64.
         radii: (B,) float64, on the host; the radius of each sample's ball for pixels in [0, 1], or the strength if the
             attack has no ball.
-        images: (B,) int64, on the host; number of each sample's image, equal for samples of one image.
+        images: (B,) int64, on the host; number of each sample's image. Samples of the same image have the same number.
         indices: (B,) int64, on the host; position of each sample's image in the dataset's full split, which identifies
             its random numbers.
         random_numbers: source of random numbers.
@@ -52,12 +52,12 @@ class Samples:
     def column(self, values: NDArray[np.float64]) -> torch.Tensor:
         """Return a number per sample (B,), such as a multiple of `radii`, as (B, 1, 1, 1) float32 on the device.
 
-        The numbers are rounded once, as by Foolbox and AutoAttack, which pass Python numbers to torch.
+        The numbers are rounded once, as in Foolbox and AutoAttack, which pass Python numbers to torch.
         """
         return self.on_device(torch.from_numpy(values).float()).view(-1, 1, 1, 1)
 
     def on_device(self, values: torch.Tensor) -> torch.Tensor:
-        """Copy numbers of the host to the samples' device, without waiting for the copy."""
+        """Copy values from the host to the samples' device, without waiting for the copy."""
         return copy_to_device(values, self.clean.device)
 
     def uniforms(self) -> torch.Tensor:
@@ -69,7 +69,7 @@ class Samples:
         return self.on_device(self.random_numbers.normals(self.run, self.indices, n_values))
 
     def take(self, rows: NDArray[np.int64], run: int | None = None) -> "Samples":
-        """Return some of the samples, for another run if `run` is set."""
+        """Return the samples in `rows`, with the run number `run` if it is set."""
         run = self.run if run is None else run
         clean, labels = self.clean, self.labels
         if len(rows) < len(self):
@@ -78,7 +78,7 @@ class Samples:
         return Samples(clean, labels, self.radii[rows], self.images[rows], self.indices[rows], self.random_numbers, run)
 
     def by_image(self) -> tuple["Samples", torch.Tensor]:
-        """Return one sample per image, in order of appearance, and the row of each sample's image in it: (B,) int64."""
+        """Return one sample per image, in order of appearance, and for each sample the row of its image: (B,) int64."""
         _, first_samples, inverse = np.unique(self.images, return_index=True, return_inverse=True)
         order = np.argsort(first_samples)
         return self.take(first_samples[order]), torch.from_numpy(np.argsort(order)[inverse]).to(self.clean.device)

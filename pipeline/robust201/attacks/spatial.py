@@ -26,13 +26,13 @@ def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Ten
     remaining = torch.arange(len(clean), device=clean.device)
     n_points_done = 0
     while n_points_done < len(grid) and len(remaining):
-        # Take as many points as fill a batch, so more points at a time when fewer images remain.
+        # Take as many points as fill a batch: the fewer images remain, the more points.
         points = grid[n_points_done : n_points_done + max(1, model.batch_size // len(remaining))]
         transformed = transform(clean[remaining], points)
         predicted = model.logits(transformed.flatten(0, 1)).argmax(dim=1)
         correct = (predicted == labels[remaining].repeat(len(points))).view(len(points), len(remaining))
         fooled = ~correct.all(dim=0)
-        # argmin returns the first of equal values: `correct` is 0 at the first point that fools the network.
+        # argmin returns the index of the first 0, which is the first point that fools the network.
         first_fooling_point = correct.to(torch.uint8).argmin(dim=0)
         images[remaining[fooled]] = transformed[first_fooling_point, torch.arange(len(remaining), device=clean.device)][
             fooled
@@ -71,8 +71,7 @@ def source_coordinates(parameters: Spatial, height: int, width: int) -> torch.Te
                     [[np.cos(angle), -np.sin(angle), column_shift], [np.sin(angle), np.cos(angle), row_shift]],
                     np.float32,
                 )
-                # Foolbox divides the first shift by half of the rows; the images are square, so the order is
-                # irrelevant.
+                # Foolbox divides the column shift by half the height. The images are square, so the result is the same.
                 matrix[:, 2] /= np.array([height / 2.0, width / 2.0], np.float32)
                 points.append(torch.matmul(torch.from_numpy(matrix).expand(height, width, 2, 3), coordinates)[..., 0])
     return torch.stack(points)

@@ -111,7 +111,7 @@ class _Squares:
         return (samples.clean + samples.epsilons * samples.on_device(stripes)).clamp_(0, 1)
 
     def draw(self, first_query: int, sides: Sequence[int], active: NDArray[np.int64]) -> None:
-        """Draw the proposals of consecutive queries, with one side each, for samples (b,) that are not fooled yet."""
+        """Draw the proposals of consecutive queries, one per side, for the samples `active` (b,), not fooled yet."""
         del active  # all samples share the windows and their signs
         samples = self._samples
         windows = samples.random_numbers.windows(samples.run, first_query, sides, samples.shape)

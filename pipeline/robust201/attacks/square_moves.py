@@ -23,7 +23,7 @@ _MIN_LENGTH = 1e-12
 
 
 class Moves:
-    """Proposals that move the contents of windows in L2 or L1 balls, with the methods of `square._Squares`."""
+    """Proposals that move the contents of windows in L2 or L1 balls; same interface as `square._Squares`."""
 
     def __init__(self, model: BatchedModel, samples: Samples, norm: str) -> None:
         self._model, self._samples, self._norm = model, samples, norm
@@ -47,7 +47,7 @@ class Moves:
 
 
 class MoveSearch:
-    """Consecutive queries on one batch, with the methods of `square._SquareSearch`."""
+    """Consecutive queries on one batch; same interface as `square._SquareSearch`."""
 
     def __init__(self, model: BatchedModel, ball: "_Ball", images: torch.Tensor, moves: list[WindowMove]) -> None:
         self._model, self._ball, self._moves = model, ball, moves
@@ -62,7 +62,7 @@ class MoveSearch:
 
 
 class _Ball:
-    """Moves and projections of perturbations in an L2 or L1 ball, of the samples `rows` (b,) or all."""
+    """Moves and projections of perturbations in L2 or L1 balls, for the samples `rows` (b,); None for all samples."""
 
     def __init__(self, samples: Samples, norm: str, rows: torch.Tensor | None = None) -> None:
         self._clean, self._epsilons, self._norm = samples.clean, samples.epsilons, norm
@@ -139,7 +139,7 @@ def _tiling(samples: Samples, norm: str) -> torch.Tensor:
 def pattern(norm: str, side: int, is_turned: bool, device: torch.device) -> torch.Tensor:
     """Return the pattern (side, side) that a query adds to a window, scaled to norm 1.
 
-    The upper half is a positive bump, and the lower half a negative one. If turned, they are the left and right halves.
+    The upper half is a positive bump, and the lower half a negative one. If `is_turned`, they lie left and right.
     """
     power, half = 2 if norm == "L2" else 4, side // 2
     # Leave inference mode, since the cached result is also used outside of it.

@@ -125,7 +125,7 @@ def corrupt(
     images: Images = None,
     seed: Annotated[int, typer.Option(help="Seed of the subset and of the corruptions.")] = 0,
     frost: Annotated[
-        Path | None, typer.Option(help="Folder with the six frost images. Default: synthetic frost.")
+        Path | None, typer.Option(help="Folder with the five frost images. Default: synthetic frost.")
     ] = None,
 ) -> None:
     """Generate corrupted images, reproducible from the seed.

@@ -59,7 +59,7 @@ ZOOM_RANGES = Constants(
 there are 7, 12, 16, 21 and 26 enlargements for small images."""
 
 _MAX_RADIUS_WITH_3X3_SMOOTHING = 8
-"""Maximum radius for which the published kernel of large images is smoothed with 3x3 pixels instead of 5x5."""
+"""Maximum radius for which the published kernel for large images is smoothed with a 3x3 Gaussian instead of 5x5."""
 
 
 @cache
@@ -94,7 +94,7 @@ def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArr
 
 @cache
 def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Return the same for 32 pixels: a disk smoothed by a 3x3 Gaussian in float32."""
+    """Return the defocus kernel that was published for 32 pixels: a disk smoothed by a 3x3 Gaussian in float32."""
     reach = math.floor(radius) + 1
     offsets = np.arange(-reach, reach + 1)
     disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float32)

@@ -69,7 +69,7 @@ def generate_corruptions(
 
 
 def corrupt_blocks(images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures) -> Blocks:
-    """Yield the images under a corruption at a severity, in blocks of (n, H, W, 3)."""
+    """Yield the images with one corruption and severity, in blocks of (n, H, W, 3)."""
     for start in range(0, len(images), _BLOCK_IMAGES):
         block = slice(start, start + _BLOCK_IMAGES)
         pixels = np.ascontiguousarray(images.images[block].transpose(0, 2, 3, 1))

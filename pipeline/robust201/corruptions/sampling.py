@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from robust201.core.portable_floats import exp, fused_multiply_add
 
 Border = Literal["edge", "half_sample", "whole_sample"]
-"""Pixels outside of an image: repeated edge pixels, or a mirror image. To the left of a row a b c these are a a| for
-``"edge"``, b a| for ``"half_sample"`` (mirrored at the edge), and c b| for ``"whole_sample"`` (mirrored at the edge
-pixel's centre)."""
+"""Pixels outside of an image: repeated edge pixels, or a mirror image. The two pixels to the left of a row a b c are
+a a for ``"edge"``, b a for ``"half_sample"`` (mirrored at the edge), and c b for ``"whole_sample"`` (mirrored at the
+edge pixel's centre)."""
 
 
 def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -41,7 +41,7 @@ def fold_positions(positions: NDArray[np.int64], length: int, border: Border) ->
 
 @cache
 def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the sources of the pixels of an axis when the centre of an image is enlarged by a factor of at least 1.
+    """Return the source of each pixel along an axis if the image's centre is enlarged by a factor of at least 1.
 
     The central ``ceil(length / factor)`` pixels are stretched to ``round(… * factor)``, keeping the first and last
     pixel centres (`scipy.ndimage.zoom` of order 1). The central `length` pixels of the result are kept.
@@ -109,8 +109,8 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
 def weighted_sums(weights: NDArray[np.float64], values: NDArray[np.floating], axis: int) -> NDArray[np.float64]:
     """Multiply by a matrix (T, S) along an axis of length S, adding the terms in order of position.
 
-    A BLAS library adds terms in an order that depends on the processor. Fused multiply-adds give the same bits as
-    OpenBLAS with AVX2 and AVX-512, with which earlier images were generated. For odd sizes, whose last rows OpenBLAS
+    A BLAS library adds terms in an order that depends on the processor. Earlier images were generated with OpenBLAS.
+    Fused multiply-adds give the same bits as OpenBLAS with AVX2 and AVX-512. For odd sizes, whose last rows OpenBLAS
     sums differently, nearly all bits are the same.
 
     Returns:
@@ -150,7 +150,7 @@ def sample_bilinear(
 
 
 def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Correlate images (N, H, W, C) with a small odd square kernel, as OpenCV's `filter2D` with its default border.
+    """Correlate images (N, H, W, C) with a small odd square kernel, like OpenCV's `filter2D` with its default border.
 
     Images are mirrored at the centres of their edge pixels.
     """

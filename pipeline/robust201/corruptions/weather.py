@@ -80,7 +80,7 @@ FOG_PLASMA = Constants(
     cifar=((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
     imagenet=((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
 )
-"""Strength of the fog, and factor by which the structure weakens from one scale to the next finer one."""
+"""Strength of the fog, and factor by which the noise shrinks from one scale to the next finer one."""
 
 BRIGHTNESS_INCREASES = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
 """Amount added to the channel V of HSV, which is in [0, 1]."""
@@ -89,7 +89,7 @@ _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma
 
 
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return luma (…) of pixels (…, 3) in [0, 1], with the bits of two fused multiply-adds, which round only sums.
+    """Return luma (…) of pixels (…, 3) in [0, 1], bit-identical to two fused multiply-adds, which round only sums.
 
     Version 2 of the snow images was first generated with a matrix product, which gives these bits on processors with
     AVX-512. Products of two float32 are exact in float64. Rounding their sum to float64 first does not change the

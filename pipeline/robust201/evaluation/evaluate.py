@@ -15,6 +15,7 @@ from robust201.attacks.contract import perturb
 from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.evaluation.measurements import Accumulator, check_measure_values, check_values
+from robust201.networks.network_check import check_again
 from robust201.networks.watch import Watch, WatchedModel
 from robust201.tasks import Task
 from robust201.tasks.constraints import Constraint
@@ -28,7 +29,7 @@ class SavedStages(Protocol):
         """Return the saved progress; None if there is none, or if it is damaged."""
 
     def save(self, arrays: Mapping[str, Any]) -> None:
-        """Save the progress in place of an earlier one."""
+        """Save the progress, and replace any earlier progress."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +97,7 @@ def evaluate_part(
         return
     accumulators = _make_accumulators(context, request, measurements, name=part.label)
     if saved_stages is not None:
-        request = _resume(request, accumulators, saved_stages)
+        request = _resume(context, request, accumulators, saved_stages, label=part.label)
     batches = perturb(task, context, parameters, request, name=part.label)
     measured_strengths = _measure_batches(batches, context, request, task.constraint, accumulators)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
@@ -182,7 +183,9 @@ def _make_accumulators(
     ]
 
 
-def _resume(request: Request, accumulators: Sequence[Accumulator], saved_stages: SavedStages) -> Request:
+def _resume(
+    context: Context, request: Request, accumulators: Sequence[Accumulator], saved_stages: SavedStages, *, label: str
+) -> Request:
     """Return a request that continues at the saved stage and saves later stages; restore the totals of earlier ones."""
     totals = {
         f"{name} {number}": total
@@ -191,6 +194,7 @@ def _resume(request: Request, accumulators: Sequence[Accumulator], saved_stages:
     }
 
     def save(progress: StageProgress) -> None:
+        check_again(context.classifier, name=label)  # a resumed evaluation may not notice what changed before
         saved_stages.save(progress._asdict() | {name: total.cpu().numpy() for name, total in totals.items()})
 
     saved = saved_stages.load([*StageProgress._fields, *totals])

@@ -2,8 +2,8 @@
 
 Source: Hoffman, Roberts and Yaida, "Robust Learning with Jacobian Regularization", 2019. Random projections follow
 their equation 9: for logits z and a direction v that is uniform on the unit sphere in R^C, the expectation of C times
-the squared norm of the gradient of v·z is the squared Frobenius norm. Jung, Lukasik and Keuper (ICLR
-2023, section 4.1) use half of its mean over images (docs/protocol/measures.md).
+the squared norm of the gradient of v·z is the squared Frobenius norm. Jung, Lukasik and Keuper (ICLR 2023, section 4.1)
+use half of the mean squared norm over images (docs/protocol/measures.md).
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ image for the published networks."""
 
 
 def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
-    """Return a trainable copy of a network in float32, without the classifier's normalisation, in a mode of BatchNorm.
+    """Return a trainable float32 copy of a network, without the classifier's normalisation, in the given mode.
 
     Passes do not change the copy's state. In training mode the copy behaves as after ``train()``, except that BatchNorm
     does not update its running statistics, which do not affect results in this mode.
@@ -28,7 +28,7 @@ def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
     network = copy.deepcopy(classifier.network).float()
     for module in network.modules():
         if getattr(module, "inplace", False):
-            vars(module)["inplace"] = False  # autograd rejects changes in place of an input that it differentiates
+            vars(module)["inplace"] = False  # autograd rejects in-place changes of inputs that it differentiates
     network = network.requires_grad_().train(mode == "training")
     for module in network.modules() if mode == "training" else ():
         if isinstance(module, _BatchNorm):

@@ -1,6 +1,6 @@
-"""How many images a network computes at once in an evaluation.
+"""Batch sizes: the numbers of samples that a network processes at once in an evaluation.
 
-This is the only place that decides it, except for measures that differentiate twice or in training mode
+No other module chooses batch sizes, except for measures that differentiate twice or in training mode
 (`measures.trainable`). A sample is one row of a batch. In an attack, it is one image at one strength.
 """
 
@@ -16,12 +16,12 @@ CPU_SAMPLES = 64
 fixed cost of a call, but few enough that activations stay in the cache (docs/internals/engine.md)."""
 
 SIZES = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
-"""Batch sizes on a GPU, to which smaller batches are padded. Few sizes are used because the size affects the choice of
-kernels, and therefore the last bit of a logit, and so that equal devices choose equal sizes although their free memory
-differs slightly."""
+"""Batch sizes on a GPU. Smaller batches are padded to these sizes. There are few sizes, because the size affects the
+choice of kernels, and therefore the last bit of a logit. Few sizes also let equal devices choose equal sizes, although
+their free memory differs slightly."""
 
 _GPU_SAMPLES = 2048
-"""Maximum batch size on a GPU whose memory has not been compared with that of a sample."""
+"""Maximum batch size on a GPU before the memory per sample has been measured (see `gpu_memory`)."""
 
 _MIN_FILLED_FRACTION = 3 / 4
 """Minimum fraction of a padded batch that samples fill, unless the batch has the smallest size."""
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
         return torch.cat([rows, rows[-1:].expand(n_padding, *rows.shape[1:])]) if n_padding else rows
 
     def without_padding(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the rows of the samples, given those of the batch."""
+        """Return the batch's rows (size, …) without those of the padding."""
         n_samples = self.stop - self.start
         return rows if n_samples == self.size else rows[:n_samples]
 
@@ -63,9 +63,9 @@ class BatchSizes:
     """Numbers of samples that a network computes at once; one object per network and device.
 
     Args:
-        maxima: maximum numbers of samples of a pass; None for no maximum.
-        limit: maximum number of samples of a pass that the user or a lack of memory requires; None for no limit.
-        minimum: minimum number of samples of a pass; smaller batches are padded.
+        maxima: maximum numbers of samples per pass; None for no maximum.
+        limit: maximum number of samples per pass, set by the user or after memory ran out; None for no limit.
+        minimum: minimum number of samples per pass; smaller batches are padded.
         is_padded: whether batches have only sizes of `SIZES`, or the maximum. Otherwise, they may have any size.
 
     Attributes:
@@ -126,7 +126,7 @@ class BatchSizes:
         Args:
             n_samples: number of samples.
             gradient: whether gradients are computed.
-            maximum: further maximum.
+            maximum: additional maximum number of samples per batch.
         """
         bounds = [bound for bound in (self.maximum(gradient=gradient), maximum) if bound is not None]
         size = max(self.minimum, min(bounds, default=n_samples))

@@ -22,13 +22,13 @@ from robust201.networks.watch import Watch, is_transformed
 _Network = TypeVar("_Network", bound=nn.Module)
 
 _PROBE_STEP = 8 / 255
-"""Change of each pixel towards grey with which a gradient is compared."""
+"""Change of each pixel towards grey, to compare the change of the logits with their gradient."""
 
 _MAX_CHANGE_RATIO = 100.0
-"""Maximum change of the logits relative to the change that a gradient allows. Kinks of ReLUs cause far less."""
+"""Maximum change of the logits relative to the change that the gradient predicts. Kinks of ReLUs cause far less."""
 
 _MIN_CHANGE = 1e-3
-"""Minimum change, relative to the largest logit, that rounding in float32 does not cause."""
+"""Change, relative to the largest logit, that is too large to be caused by rounding in float32."""
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
@@ -56,8 +56,8 @@ def network_logits(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the logits (B, C) of normalised images.
 
     Raises:
-        NetworkError: the output is not a dense tensor. No part of it is chosen, because a wrong choice gives wrong
-            numbers.
+        NetworkError: the output is not a dense tensor. No tensor is picked from a tuple or dictionary, because a wrong
+            choice gives wrong numbers.
     """
     output = network(images)
     if not isinstance(output, torch.Tensor):
@@ -82,8 +82,8 @@ class Classifier(nn.Module):
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.
-        batch_sizes: numbers of images per pass; None for the usual ones of the device. They are not part of the
-            protocol (the settings that determine a result), because random numbers do not depend on them.
+        batch_sizes: numbers of images per pass; None for the device's defaults. They are not part of the protocol (the
+            settings that determine a result), because random numbers do not depend on them.
         precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
             bfloat16 images; the network must keep this dtype up to its float32 head, as in
             `networks.nb201.network.Network`. ``tf32`` requires `networks.device.configure_torch`.

@@ -52,7 +52,7 @@ def available_device(device: torch.device | str) -> torch.device:
             f"Choosing a device failed for {str(device)!r}: PyTorch cannot use it "
             f"({str(error).splitlines()[0].rstrip('.')}). Choose another device, such as cpu."
         ) from error
-    # The name of a type of device means the current device; a tensor on it has the index.
+    # A device type without an index means the current device. A tensor on it shows the index.
     return torch.empty(0, device=chosen_device).device
 
 
@@ -134,7 +134,7 @@ def device_memory(device: torch.device) -> tuple[int, int] | None:
 
 
 def peak_bytes(device: torch.device, compute: Callable[[], object]) -> int:
-    """Return the GPU memory that a function needs at once, in bytes, in addition to what is allocated."""
+    """Return a function's peak GPU memory in bytes, beyond the memory that is already allocated."""
     torch.cuda.reset_peak_memory_stats(device)
     n_allocated = torch.cuda.memory_allocated(device)
     compute()
@@ -142,7 +142,7 @@ def peak_bytes(device: torch.device, compute: Callable[[], object]) -> int:
 
 
 def free_cached_memory(device: torch.device) -> None:
-    """Return the memory that PyTorch keeps for later tensors to a GPU."""
+    """Return PyTorch's cached memory to the GPU."""
     if is_gpu(device):
         torch.cuda.empty_cache()
 
@@ -167,7 +167,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor of the host to a device. Copies to a GPU use pinned memory and do not wait for it."""
+    """Copy a tensor from the host to a device. Copies to a GPU use pinned memory, and the host does not wait."""
     return tensor.pin_memory().to(device, non_blocking=True) if is_gpu(device) else tensor.to(device)
 
 
@@ -188,7 +188,7 @@ _SETTINGS: Final = (
     ("generic", "all"),
     *((backend, operation) for operation in ("all", "conv", "rnn", "matmul") for backend in ("cuda", "mkldnn")),
 )
-"""Pairs of backend and operation, outer settings first; the settings of cuDNN and cuBLAS are those of "cuda".
+"""Pairs of backend and operation, outer settings first. The backend "cuda" includes cuDNN and cuBLAS.
 
 Since version 2.9, PyTorch stores one setting for everything, one per backend and one per operation of a backend. An
 inner setting of "none" inherits the outer one. Two older settings exist beside them: PyTorch refuses to return them
@@ -225,7 +225,7 @@ def set_precision(precision: Precision) -> Callable[[], None]:
 
 
 def _allows_cudnn_tf32() -> bool:
-    """Return cuDNN's older setting while the newer settings do not request TF32."""
+    """Return cuDNN's older setting. The newer settings must not request TF32 at this time."""
     try:
         return torch.backends.cudnn.allow_tf32
     except RuntimeError:  # the settings disagree
@@ -332,7 +332,7 @@ def _reject_overrides(precision: Precision) -> None:
 def cumulative_sum(values: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the cumulative sum along a dimension, like `torch.cumsum`, which is not deterministic on CUDA.
 
-    Both compute in float64 and round each sum once, so almost all values have the same bits as on a CPU.
+    On CPU and CUDA, sums are computed in float64 and rounded once, so almost all values have the same bits on both.
     """
     if values.device.type == "cpu":
         return values.cumsum(dim)

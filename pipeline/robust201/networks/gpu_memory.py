@@ -1,4 +1,4 @@
-"""Batch sizes that fit into a GPU's memory, which passes of a few samples measure."""
+"""Batch sizes that fit into a GPU's memory, measured with passes of a few samples."""
 
 import copy
 from functools import partial
@@ -15,7 +15,7 @@ USED_FRACTION = 0.8
 and CUDA itself."""
 
 _TRIAL_SAMPLES = 8
-"""Number of samples of the smaller of the two trial passes that measure the memory of a sample."""
+"""Number of samples in the smaller of two trial passes, which measure the memory per sample."""
 
 
 def fit_memory(
@@ -27,19 +27,19 @@ def fit_memory(
     share: float,
     attack_bytes: int,
 ) -> None:
-    """Let a model use padded batches that fit into a GPU's memory, measured by passes of a few samples.
+    """Set a model's batch sizes to padded sizes that fit into a GPU's memory, measured with passes of a few samples.
 
-    If no size of `SIZES` fits, the maximum is the smallest, which can be halved if memory runs out.
+    If no size of `SIZES` fits, the maximum is the smallest size, which can be halved if memory runs out.
 
     Args:
         model: the model, on the device.
         image_shape: channels, height and width of an image.
         device: the GPU.
-        memory: bytes that are free or used by this process, and all bytes of the GPU.
+        memory: bytes that are free or used by this process, and total bytes of the GPU.
         share: fraction of the GPU's memory that this process may use, in (0, 1].
         attack_bytes: bytes that an attack needs for each sample outside the network.
     """
-    model = copy.copy(model)  # so that what a black image shows about gradients is not remembered (see `Classifier`)
+    model = copy.copy(model)  # black images must not decide whether `Classifier` considers itself differentiable
     usable_bytes = USED_FRACTION * min(memory[0], share * memory[1])
 
     def compute(n_samples: int, *, gradient: bool) -> None:
@@ -65,7 +65,7 @@ def fit_memory(
         n_logits = largest_size(gradient=False)
         maxima = Maxima(n_logits, SIZES[0])
         maxima = Maxima(n_logits, largest_size(gradient=True))
-    except EvaluationError:  # no gradients: a pass that needs one will say so
+    except EvaluationError:  # the network has no gradient, which later passes with gradients will report
         pass
     except RuntimeError as error:
         if not is_out_of_memory(error):

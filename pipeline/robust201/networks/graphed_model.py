@@ -8,7 +8,7 @@ from robust201.networks.model import CompiledNetwork, Objective
 
 
 class GraphedModel:
-    """A compiled network whose passes for logits and cross-entropies are prepared; other objectives are computed anew.
+    """A compiled network with prepared passes for logits and cross-entropies. Other objectives run without preparation.
 
     Padding rows contain zeros or values of earlier batches. Images do not affect each other, so these values have no
     effect, and overwriting them would take time.
@@ -29,7 +29,7 @@ class GraphedModel:
         return self.model.batch_sizes
 
     def release(self) -> None:
-        """Free passes and buffers, also after the limit of batches has changed; the next call creates them again."""
+        """Free passes and buffers. The next call creates new ones, for the batch limit at that time."""
         self._passes.clear()
         self._prepare.release()
         self._buffers.clear()

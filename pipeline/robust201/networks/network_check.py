@@ -42,7 +42,7 @@ _TANH_LIMIT = 0.999
 """Output from which a tanh counts as saturated: its derivative is below 0.002."""
 
 _MIN_SHARE_AT_LIMIT = 0.2
-"""Minimum share of images whose largest output is at its limit, from which the limit is reported."""
+"""Minimum fraction of images whose largest output is at the limit; below it, the limit is not reported."""
 
 _TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
 """Maximum difference of an image's logits between its batches, or between a compiled and the original network.
@@ -219,8 +219,8 @@ def _check_independence(
     message_start: str,
 ) -> None:
     """Check that an image's logits do not depend on the other images, their order or their number."""
-    # A single image gets its negative as company. Two batches of different sizes cost no more than one, but attacks on
-    # fewer images use batches as large as both, since they attack each image at several epsilons.
+    # Pair a single image with its negative. Use two batches of different sizes, at no extra cost. With few images, use
+    # one large batch, because attacks at several epsilons use batches that are larger than the number of images.
     pool = pixels if len(pixels) > 1 else torch.cat([pixels, 1 - pixels])
     order = np.arange(len(pool))
     mixed = np.resize(np.concatenate([order[::-1], order]), _N_CHECKED_IMAGES)
@@ -237,13 +237,13 @@ def _check_independence(
                 f"{message_start}: the logits of an image are different if it is evaluated "
                 f"{'alone' if len(rows) == 1 else 'among other images'}, so the accuracy depends on how images are "
                 "divided into batches. Give BatchNorm running statistics (track_running_stats=True), and remove "
-                "operations over the first axis. If each image shall be evaluated alone, set batch_size=1 (in a sweep: "
+                "operations over the first axis. To evaluate each image alone, set batch_size=1 (in a sweep: "
                 "execution.micro_batch: 1)."
             )
 
 
 def _arithmetic_of(classifier: Classifier) -> str:
-    """Return the name of the tolerance that suits the coarsest arithmetic of a network."""
+    """Return the key in `_TOLERANCES` for the coarsest arithmetic of a network."""
     # Dynamic quantisation rounds activations to 8 bits, in steps that depend on the whole batch.
     if any("quantized" in type(module).__module__ for module in classifier.network.modules()):
         return "bf16"
@@ -252,7 +252,7 @@ def _arithmetic_of(classifier: Classifier) -> str:
 
 
 def _describe_bounds(outputs: torch.Tensor) -> str | None:
-    """Return that outputs (B, C) seem to have bounds, which weakens attacks; None if they seem to be logits."""
+    """Return a sentence if outputs (B, C) seem to have bounds, which weaken attacks; None if they seem to be logits."""
     low, high = (float(bound) for bound in outputs.aminmax())
     if 0 <= low < high <= 1:
         sums_to_one = outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
@@ -338,7 +338,7 @@ class NetworkGuard:
             )
 
     def restore(self) -> list[str]:
-        """Undo all changes, and return the names of what was changed."""
+        """Undo all changes, and return the names of the changed tensors and modes."""
         current_tensors = dict(named_tensors(self._network))
         changed_names = [name for name in current_tensors if name not in self._tensors]
         for name, (tensor, original) in self._tensors.items():

@@ -86,7 +86,7 @@ class Space(ABC):
         return self.select([name])[0]
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
-        """Return the shapes of the network's tensors by name in the state_dict; None if the network must be built."""
+        """Return the tensors' shapes by name in the state_dict; None if they are unknown until the network is built."""
         return None
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Space(ABC):
         """Return the estimated multiply-accumulates of a forward pass of one image, for planning."""
 
     def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
-        """Check that a CPU without AVX-512 can train a network. By default, it can train all networks.
+        """Check that a CPU without AVX-512 can train a network. By default, all networks pass.
 
         Raises:
             ArchitectureError: training would corrupt memory, because of a bug in PyTorch.
@@ -124,7 +124,7 @@ class Space(ABC):
         return None
 
     def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
-        """Return the names of a selection, of which there is at least one."""
+        """Return the names of a selection. There is at least one."""
         if isinstance(selection, str):
             selection = [name.strip() for name in selection.split(",") if name.strip()]
         if not selection:

@@ -10,7 +10,7 @@ SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo()
 """The spaces by name, each with its default settings. To add a space, add a folder and an entry here."""
 
 CellSpace = NasBench201
-"""The only space of cells. Modules for any cells use this name, and the attributes of the space."""
+"""The only space of cells. Modules that are not specific to one cell space use this name."""
 
 DEFAULT_SPACE = NasBench201.name
 """The space of sweeps and datasets that do not name a space, such as the published dataset."""

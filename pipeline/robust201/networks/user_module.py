@@ -20,7 +20,7 @@ from robust201.networks.device import available_device, isolated
 from robust201.networks.network_check import CheckedImages, NetworkGuard, check_network, named_tensors
 
 _ONE_EVALUATION = threading.RLock()
-"""Lock that the thread that evaluates a module holds."""
+"""Lock held by the thread that is evaluating a module."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def as_classifier(
     Args:
         model: module that maps images (B, channels, H, W) float32 to logits (B, C). A `Classifier` uses its own
             normalisation.
-        images: images for the check, of which some are selected.
+        images: images for the check, which uses some of them.
         normalisation: per-channel mean and standard deviation; None if the module takes images in [0, 1].
         n_classes: number of classes C; None uses the number of outputs.
         device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
@@ -94,8 +94,8 @@ def as_classifier(
 def hash_network(network: nn.Module, normalisation: Normalisation) -> str:
     """Return the SHA-256 of a network's code, settings, parameters, buffers and normalisation.
 
-    Code are the methods of its classes outside PyTorch, settings the attributes that are numbers, text or tuples of
-    them. Functions that the methods call are not included.
+    The code consists of the methods of its classes outside PyTorch. Settings are attributes that are numbers, text or
+    tuples of these. Functions that the methods call are not included.
     """
     digest = hashlib.sha256(repr(normalisation).encode())
     for name, module in network.named_modules():
@@ -116,7 +116,7 @@ def _is_simple(value: object) -> bool:
 
 
 def _source_of(function: FunctionType) -> str:
-    """Return a function's source, or its bytecode where there is no source, as for code that was typed into a shell."""
+    """Return a function's source, or its bytecode if there is no source, such as for code typed into a shell."""
     try:
         return inspect.getsource(function)
     except OSError:
@@ -150,7 +150,7 @@ def _wrap_as_classifier(
     """Return a classifier of the module; if the module is a `Classifier`, a copy that shares its tensors."""
     if isinstance(model, Classifier) and normalisation is not None:
         raise ConfigError(
-            "Reading arguments failed for normalisation: a model of load_model already has its own normalisation. "
+            "Reading arguments failed for normalisation: a model from load_model already has its own normalisation. "
             "Remove the argument."
         )
     n_normalised = model.mean.shape[1] if isinstance(model, Classifier) else channels

@@ -39,7 +39,7 @@ class Watch:
 
     Args:
         device: device of the network.
-        on_passes: called after each pass with the number of images, three times that number with a gradient.
+        on_passes: called after each pass with the number of images, or three times this number if there is a gradient.
     """
 
     def __init__(self, device: torch.device, on_passes: Callable[[int], None] | None = None) -> None:
@@ -61,7 +61,7 @@ class Watch:
         """Record a pass.
 
         Args:
-            pixels: (B, C, H, W). Passes of images that are not finite themselves do not count.
+            pixels: (B, C, H, W). Results for images that are not finite themselves do not count.
             logits: (B, C).
             gradient: (B, C, H, W) gradient of the attack's objective with respect to the pixels, if it was computed.
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
@@ -108,7 +108,7 @@ class Watch:
             logits = compute(pixels)
             self.record(pixels, logits)
             return logits
-        observed = pixels.view_as(pixels)  # the gradient of this copy is that of one pass only
+        observed = pixels.view_as(pixels)  # the gradient of this view is from this pass only
         logits = compute(observed)
         self.record(pixels, logits)
         finite_rows: list[torch.Tensor] = []
@@ -136,7 +136,7 @@ class Watch:
         is_in_gradient = bool(model.logits(first_image).isfinite().all())
         is_fault = ~torch.cat(
             [
-                # Logits need no gradient, which the network may lack.
+                # Compute only logits if they are faulty, because the network may have no gradient.
                 _have_finite_rows(model.loss_and_gradient(*batch)[2] if is_in_gradient else model.logits(batch[0]))
                 for batch in zip(*(torch.split(rows, _DIAGNOSIS_BATCH) for rows in (images, labels)), strict=True)
             ]
@@ -172,7 +172,7 @@ def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _call_on_gradient(tensor: torch.Tensor, function: Callable[[torch.Tensor], None]) -> None:
-    """Call a function with each gradient of a tensor that autograd computes, unless it is one of a batch."""
+    """Call a function with each gradient of a tensor that autograd computes, except for gradients batched by vmap."""
 
     def call(gradient: torch.Tensor) -> None:
         if not torch._C._functorch.is_legacy_batchedtensor(gradient):  # its values cannot be read

@@ -42,7 +42,7 @@ _SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "(
 def specs() -> tuple[str, ...]:
     """Return the 15,625 cell strings by index.
 
-    In the published order, the product of the operations over the edges is shuffled by Python's `random` with seed 88
+    The published order is the product of the operations over the edges, shuffled by Python's `random` with seed 88
     (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; a test checks the hash of the strings).
     """
     enumeration = [format_spec(operations) for operations in itertools.product(OPERATIONS, repeat=len(EDGES))]
@@ -83,7 +83,7 @@ def _canonical_forms() -> list[str]:
     peculiarities: sums keep zero terms, and a node's sum is not sorted again when skip connections insert the terms of
     another node. Without these peculiarities, there would be 4,930 classes instead of the dataset's 6,466.
     """
-    # One tuple per assignment of operations to the edges between the first nodes: the canonical forms of these nodes.
+    # Each tuple has the canonical forms of the first nodes, for one assignment of operations to the edges among them.
     node_assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
         extended_assignments = []
@@ -123,14 +123,13 @@ def parse(spec: str) -> tuple[str, ...]:
     """Return the six operations of a cell string, in the order of `EDGES`.
 
     Raises:
-        ArchitectureError: the string is not a cell of this space. the message suggests the closest operation.
+        ArchitectureError: the string is not a cell of this space; the message suggests the closest operation.
     """
     match = _SHAPE.fullmatch(spec)
     if match is None:
         raise ArchitectureError(
-            f"Parsing a cell string failed for {spec!r}: expected an index, or six edges in the form "
-            f"|op~0|+|op~0|op~1|+|op~0|op~1|op~2|, got another text. An "
-            f"example is {specs()[0]!r}, which is architecture 0."
+            f"Parsing a cell string failed for {spec!r}: it is neither an index nor six edges in the form "
+            f"|op~0|+|op~0|op~1|+|op~0|op~1|op~2|. An example is {specs()[0]!r}, which is architecture 0."
         )
     operations = match.groups()
     for operation, (source, target) in zip(operations, EDGES, strict=True):
@@ -180,7 +179,7 @@ def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> 
     widths = [channels, 2 * channels, 4 * channels]
     stem = 27 * channels + 2 * channels
     cells_total = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
-    # A reduction has two 3x3 convolutions with BatchNorm, and a 1x1 convolution without it.
+    # A reduction has two 3x3 convolutions with BatchNorm, and a 1x1 convolution without BatchNorm.
     reductions = sum((9 * width + 2 + 9 * 2 * width + 2 + width) * 2 * width for width in widths[:-1])
     return stem + cells_total + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
 
@@ -261,7 +260,7 @@ def neighbours(spec: str) -> list[tuple[int, str, str]]:
     Some of them may be isomorphic to each other, or to the cell itself.
 
     Returns:
-        For each cell, the index in `EDGES` of the edge that differs, its operation on this edge, and its cell string.
+        For each neighbour, the index in `EDGES` of the edge that differs, the new operation, and the cell string.
     """
     operations = parse(spec)
     return [

@@ -103,5 +103,5 @@ class ResNet(nn.Module):
 
 
 def build_resnet(width: int, n_classes: int, **options: Any) -> ResNet:
-    """Build a residual network whose first stage has `width` channels; `options` are those of `ResNet`."""
+    """Build a residual network whose first stage has `width` channels; `options` are arguments of `ResNet`."""
     return ResNet(n_classes=n_classes, widths=(width, 2 * width, 4 * width, 8 * width), **options)

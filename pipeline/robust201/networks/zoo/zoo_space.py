@@ -76,7 +76,7 @@ class Zoo(Space):
     """Residual networks are 1.1 to 1.3 times as fast on a CPU in this memory format."""
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Resolve names (see `Space`). Networks have the order of `NETWORKS`, and the published width comes first."""
+        """Resolve names (see `Space`). Networks are in the order of `NETWORKS`; the published width comes first."""
         if selection == "evaluated":
             return EVALUATED
         selected = {_parse(name) for name in self._split_names(selection)}

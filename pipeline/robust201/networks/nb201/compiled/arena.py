@@ -79,8 +79,8 @@ class Runner:
     ) -> None:
         """Run segments on the caller's tensors, which have one row per image.
 
-        The order of the tensors is that of the numbers `lowering.PIXELS`, `lowering.FEATURES` etc. Tensors that the
-        segments do not use may be None.
+        Tensors are in the order of their numbers, `lowering.PIXELS`, `lowering.FEATURES` etc. Tensors that the segments
+        do not use may be None.
         """
         start, stop, _ = segments.indices(len(self._segments))
         self._library.robust201_run(

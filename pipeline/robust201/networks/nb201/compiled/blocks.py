@@ -248,7 +248,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """Kernels of the backward pass: of the second convolution, the first (its weight, O, I, 3, 3), the shortcut."""
+        """Backward kernels: of the second convolution, of the first (its weight (O, I, 3, 3)), and of the shortcut."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:

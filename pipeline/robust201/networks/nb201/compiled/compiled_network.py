@@ -84,7 +84,7 @@ class InferenceNetwork:
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
             stem_gradient = self._stem_gradient.block_convolution
-            # Use the library only if PyTorch would use oneDNN's fused kernels, to which it is bit-identical.
+            # Use the library only if PyTorch would use oneDNN's fused kernels, which give bit-identical results.
             is_supported = self._channels == native.LANES and fits_structures(self._blocks)
             if library is not None and is_supported and kernels.has_fused_convolution():
                 self._native = NativeNetwork(
@@ -156,9 +156,9 @@ class InferenceNetwork:
         """Start a search whose proposals change one window of an image at a time.
 
         `sides` contains the side length of the window in each upcoming query. The search returns the same logits as
-        `logits`. Return None if it would not be faster than `logits`: for large windows, few queries, networks in which
-        changes spread quickly, and more images than one chunk; and always without the native library. The choice never
-        depends on the values of pixels.
+        `logits`. Return None if a search would not be faster than `logits`: for large windows, few queries, networks in
+        which changes spread quickly, and more images than fit into one batch. Without the native library, always return
+        None. The choice never depends on the values of pixels.
         """
         max_images = max(self.batch_sizes.maximum() or 0, MIN_BATCH)
         if self.is_constant or not 0 < len(pixels) <= max_images:
@@ -288,8 +288,7 @@ def compile_network(
     """Compile a network for inference.
 
     Args:
-        network: the network with loaded weights. Its weights are not changed, and later
-            changes to them have no effect.
+        network: the network with loaded weights. Its weights are not changed, and later changes to them have no effect.
         spec: cell string of the network.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         device: device for the computation.

@@ -203,7 +203,7 @@ class OperationList:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.segments: list[tuple[int, int]] = []  # (index of the first operation, height of the maps)
-        self.constants: list[torch.Tensor] = []  # external tensors that follow the caller's
+        self.constants: list[torch.Tensor] = []  # external tensors that follow the caller's tensors
         self._saved: list[_SavedForward] = []
 
     def begin_segment(self, height: int) -> None:
@@ -432,7 +432,7 @@ class OperationList:
     def _append_node_gradient(
         self, raw_gradient: _Gradient, pending_convolution: _PendingConvolution | None, tape: Map | None
     ) -> _Gradient:
-        """Append the sum of a node's gradients: the masked gradient through its ReLU, and that through its raw form."""
+        """Append the sum of a node's two gradients: through its ReLU (masked), and through its raw form."""
         if pending_convolution is None or tape is None:
             return raw_gradient
         masks: Masks = {

@@ -39,7 +39,7 @@ class NativeNetwork:
         blocks: the blocks in order.
         stem: the first convolution.
         stem_forms: forms of the stem's output that the first block reads.
-        stem_gradient: input gradient of the stem.
+        stem_gradient: convolution that computes the stem's input gradient.
         mean: (1, 3, 1, 1), the mean that is subtracted from pixels.
         channels: channels of the first stage, which must be 16, because native.c supports convolutions of 16, 32 and 64
             channels.

@@ -67,7 +67,7 @@ class Patches:
         n_operations: number of leading operations that compute only patches.
 
     Attributes:
-        operations: these leading operations.
+        operations: the leading operations.
         persistent_maps: maps whose values are kept between queries, because they are read outside of patches.
     """
 
@@ -78,8 +78,8 @@ class Patches:
             for number, operation in enumerate(self.operations)
             for feature_map in operation.written_maps()
         }
-        # For each operation: (number, reach) of each operation whose output is read; the reach is the number of pixels
-        # that are read on each side of a pixel.
+        # For each operation: (number, reach) of each operation whose output it reads. The reach is the number of pixels
+        # that it reads on each side of a pixel.
         self._reads = [[*self._find_reads(operation)] for operation in self.operations]
         self.persistent_maps = self._find_persistent_maps(operations[n_operations:])
         self._persistent_counts = [
@@ -135,9 +135,9 @@ class Patches:
         )
 
     def savings(self, side: int, size: int) -> list[float]:
-        """Estimate the saving per query if only the operations up to each one compute patches.
+        """Estimate, for each operation, the saving per query if this and all earlier operations compute only patches.
 
-        A saving is a fraction of a full pass. `side` is the side length of the window, and `size` that of the image.
+        A saving is a fraction of a full pass. `side` and `size` are the side lengths of the window and the image.
         """
         # A window's row and column are independent with the same distribution, so the mean area is the square of the
         # mean height.
