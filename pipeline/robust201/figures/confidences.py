@@ -58,7 +58,7 @@ def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
 
 
 def rows_of_key(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
-    """Select a key's rows; those of clean images come first, unless the key itself was evaluated at strength 0."""
+    """Select a key's rows; rows of clean images come first, unless the key itself was evaluated at strength 0."""
     clean_keys = [CLEAN] if results.starts_with_clean(key) else []
     return frame[frame["key"].isin([*clean_keys, key])].sort_values("strength", kind="stable")
 
