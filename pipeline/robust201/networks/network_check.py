@@ -135,7 +135,7 @@ def check_network(
 
 
 def check_again(classifier: Classifier, *, name: str) -> None:
-    """Check that a network's logits are still those of `check_network`, after it was attacked.
+    """Check after attacks that a network's logits have not changed since `check_network`.
 
     A network may depend on earlier passes in ways that its tensors do not show, such as a counter.
 
