@@ -49,9 +49,9 @@ def perturb(
 
 
 def _check_stages(request: Request, watch: Watch, context: Context, *, name: str) -> Request:
-    """Return the request, which saves a stage only if all results of the network were finite.
+    """Return the request, with a `save_stage` that first checks that all results of the network were finite.
 
-    A resumed evaluation has a new watch, and stages that fool no image yield nothing that would be checked.
+    A resumed evaluation has a new watch, and a stage that fools no image yields no batch in which faults are checked.
     """
     save = request.save_stage
     if save is None:
