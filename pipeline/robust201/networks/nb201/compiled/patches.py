@@ -1,7 +1,7 @@
 """Patches: the regions of feature maps that a window of the image can change (see `native_search`).
 
-In each query, a search such as the Square attack changes one window of each image. From the first block whose patch
-would cover most of the map, whole maps are computed.
+In each query, a search such as the Square attack changes one window of each image. The first block whose patch would
+cover most of the map, and all later blocks, compute whole maps.
 """
 
 from collections.abc import Sequence
