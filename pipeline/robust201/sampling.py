@@ -53,13 +53,13 @@ class ChosenImages:
 
     @classmethod
     def load(cls, path: str | Path) -> "ChosenImages":
-        """Read a file of `save`, or raise a ConfigError."""
+        """Read a file that `save` wrote, or raise a ConfigError."""
         try:
             chosen = TypeAdapter(cls).validate_json(Path(path).read_bytes())
         except (OSError, ValidationError) as error:
             raise ConfigError(
-                f"Reading chosen images failed for {path}: expected a file of ChosenImages.save, got another content "
-                f"or none ({type(error).__name__}). Choose the images again."
+                f"Reading chosen images failed for {path}: it is missing or was not written by ChosenImages.save "
+                f"({type(error).__name__}). Choose the images again."
             ) from error
         is_consistent = {*chosen.images} <= {*chosen.population} and len(chosen.strata) == len(chosen.population)
         if not is_consistent or np.any(chosen.sample.sizes < np.minimum(MIN_PER_STRATUM, chosen.sample.counts)):
@@ -130,7 +130,7 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
     ):
         if got != expected:
             raise ConfigError(
-                f"Estimating accuracies failed for {results}: expected {what}, got others. Correct the sweep's YAML, "
+                f"Estimating accuracies failed for {results}: expected {what}, got different ones. Correct the YAML, "
                 "and run it."
             )
     model, rows = _make_pilot(full, chosen.key), []
