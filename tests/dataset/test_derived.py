@@ -78,6 +78,7 @@ def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
     for name in ("attack_success_rate", "worst_case_accuracy"):
         assert "--outcomes bits" in derived_metrics.needs[name]
     assert len(derived_metrics.needs) == 2
+    assert [*Dataset(tmp_path).metrics(keys="fog").needs] == ["robustness_r, relative_change"]
 
 
 def test_metrics_reject_outcomes_of_other_evaluations(folder: Path, tmp_path: Path) -> None:

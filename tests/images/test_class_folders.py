@@ -141,7 +141,7 @@ INVALID_FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a class named twice": (write_labels('{"owl": 0, "finch": 1, "Zebra": 2, "owl": 3}'), r"labels\.json"),
     "a label that is text": (
         write_labels('{"owl": "zero", "finch": 2, "Zebra": 3}'),
-        r"labels\.json: .*\{\"n01440764\": 0\}, got another content \(owl: 'zero'\)\. Correct or remove the file\.$",
+        r"labels\.json: .*\{\"n01440764\": 0\}, got other content \(owl: 'zero'\)\. Correct or remove the file\.$",
     ),
     "a label above the maximum": (write_labels('{"owl": 70000, "finch": 2, "Zebra": 3}'), r"labels\.json"),
 }

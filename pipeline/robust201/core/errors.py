@@ -52,13 +52,13 @@ class RobustError(Exception):
 
 
 class InputError(RobustError):
-    """Bad input: nothing was started."""
+    """Invalid input, found before anything was started."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """The sweep YAML or a command-line argument is wrong."""
+    """The sweep YAML or a command-line argument is invalid."""
 
 
 class ArchitectureError(InputError, KeyError):
@@ -107,11 +107,11 @@ class UnstableNetworkError(EvaluationError):
 
 
 class UnstableInputError(NetworkError, UnstableNetworkError):
-    """The checks before the first key found a network unstable."""
+    """The checks before the first key found that a network is unstable."""
 
 
 class PerturbationError(EvaluationError):
-    """A perturbation broke its contract (bounds, epsilon ball, or each image once per strength)."""
+    """A perturbation broke its contract (pixel bounds, epsilon ball, one result per image and strength)."""
 
 
 class WorkerBrokenError(EvaluationError):
@@ -147,7 +147,7 @@ class StorageFullError(StorageError):
 
 
 class StorageLibraryError(StorageError):
-    """The library for the shards' URL is not installed.
+    """The library that the shards' URL requires is not installed.
 
     It is a StorageError, so that the run stops if a worker lacks the library.
     """
@@ -160,7 +160,7 @@ class RobustWarning(UserWarning):
 
 
 def warn_caller(message: str) -> None:
-    """Issue a RobustWarning at the line of the caller of the package."""
+    """Issue a RobustWarning that points to the user's line that called robust201."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in {"robust201", "contextlib"}:
         level, frame = level + 1, frame.f_back

@@ -28,7 +28,7 @@ _SHORT_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
 
 
 def format_bytes(count: float) -> str:
-    """Render a number of bytes, such as ``1.23 GB`` or (below 1 GB) ``12.3 MB``."""
+    """Format a number of bytes, such as ``1.23 GB`` or (below 1 GB) ``12.3 MB``."""
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
@@ -48,7 +48,7 @@ def load_json(path: Path) -> Any:
 
     Raises:
         OSError: the file cannot be opened (FileNotFoundError: it does not exist).
-        ValueError: the file is not JSON, or a folder.
+        ValueError: the file is not JSON, or is a folder.
     """
     try:
         return json.loads(path.read_bytes())
@@ -57,7 +57,7 @@ def load_json(path: Path) -> Any:
 
 
 def parse_unique_json(text: str | bytes) -> Any:
-    """Parse JSON, and reject objects with duplicate names, of which `json.loads` would silently keep the last.
+    """Parse JSON, and reject objects with duplicate names; `json.loads` would silently keep the last one.
 
     Raises:
         ValueError: the text is not valid JSON, or has a duplicate name.
@@ -160,7 +160,7 @@ def reporting_write_errors(path: Path) -> Iterator[None]:
 
 
 def server_time(folder: Path) -> float:
-    """Return the time by the clock of a folder's file server, or by this host if the folder is read-only."""
+    """Return the time of a folder's file server, or of this host if the folder is read-only."""
     probe = folder / f".{secrets.token_hex(6)}.tmp"
     try:
         probe.touch()
@@ -177,12 +177,12 @@ LEFTOVER_SECONDS = 24 * 3600.0
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is one of an unfinished file or folder."""
+    """Return whether a name is that of an unfinished file or folder."""
     return name.startswith(".") and name.endswith(".tmp")
 
 
 def remove_leftovers(root: Path, *, skipped: str = "") -> None:
-    """Delete temporary files and folders of killed processes below a folder, except in a folder that is `skipped`."""
+    """Delete temporary files and folders of killed processes below a folder, except in folders named `skipped`."""
     paths = []
     for folder, folder_names, file_names in os.walk(root):
         paths += [Path(folder, name) for name in (*folder_names, *file_names) if is_temporary(name)]
@@ -205,7 +205,7 @@ def remove_old(paths: Iterable[Path]) -> None:
 
 
 WRITE_STEPS = ("opened", "written", "flushed", "renamed")
-"""Steps of an atomic write, in order; `on_step` is called after each, and crash tests kill the process in it."""
+"""Steps of an atomic write, in order; `on_step` is called after each, and crash tests kill the process in that call."""
 
 
 def _ignore_step(_step: str) -> None:
@@ -368,7 +368,7 @@ def bundled(name: str) -> Path:
 
 
 def resolve_bundled(path: str | Path) -> Path:
-    """Return a path, in which the prefix ``bundled:`` means a file or folder that ships with robust201."""
+    """Return a path; the prefix ``bundled:`` refers to a file or folder that ships with robust201."""
     name = str(path)
     return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(path)
 
@@ -383,6 +383,6 @@ def portable_name(path: Path) -> str:
 
 
 def _bundled_roots() -> tuple[Path, ...]:
-    """Return the folders that may contain bundled files: of a wheel, of a job's archive, and of a checkout."""
+    """Return the folders that may contain bundled files: in a wheel, in a job's archive, and in a checkout."""
     package = Path(__file__).resolve().parent.parent
     return package / "_bundled", package.parent, package.parent.parent

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is mis
     from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
-"""Placeholder strength for evaluations without one: those of `clean` and of measures."""
+"""Placeholder strength of evaluations that have none: `clean` and measures."""
 
 MAX_CLASSES = 32_767
 """Maximum number of classes of a dataset; result files store the number as a signed 16-bit integer."""
@@ -232,7 +232,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """The measurements for one strength of a part, which are one row of a shard.
+    """The measurements for one strength of a part, stored as one row of a shard.
 
     Attributes:
         strength: one of the part's strengths.

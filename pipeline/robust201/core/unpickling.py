@@ -71,7 +71,7 @@ def load_pickle(
     try:
         content = io.BytesIO(stream.read())  # to the end, where a compressed file has its checksum
         return _AllowListUnpickler(content, encoding=encoding).load()
-    except Exception as damage:  # the errors of a damaged pickle are those of any function on the list
+    except Exception as damage:  # a damaged pickle can raise any error of the allowed functions
         raise error(
             f"Unpickling failed for {name}: expected a pickle of arrays and tensors, got {_describe_damage(damage)}. "
             "Get the file again from its publisher."

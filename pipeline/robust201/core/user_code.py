@@ -73,7 +73,7 @@ class UserFunction:
         """Return the function; execute the file first, unless this process has already executed the same content.
 
         Raises:
-            ConfigError: the file no longer has the hash, cannot be executed, or does not define the function.
+            ConfigError: the file has changed since it was hashed, cannot be executed, or does not define the function.
         """
         source = read_code(self.path)
         digest = hashlib.sha256(source).hexdigest()
@@ -100,7 +100,7 @@ class UserFunction:
 
 
 def parse_function(text: str) -> UserFunction:
-    """Return the function that FILE:FUNCTION names, with the file's present hash.
+    """Return the function that FILE:FUNCTION names, with the file's current hash.
 
     Raises:
         ConfigError: the text is not of this form, or the file cannot be read.
@@ -116,12 +116,12 @@ def parse_function(text: str) -> UserFunction:
 
 @contextmanager
 def importing_neighbours(function: UserFunction) -> Iterator[dict[str, str]]:
-    """Let the code of a user's file import modules of its folder, in a `with` block; it is executed anew there.
+    """Let a user's file import modules of its folder during a `with` block; loading it there executes it again.
 
-    After the block, the yielded dictionary has the SHA-256 of these modules, and of those imported before it, by name.
+    After the block, the yielded dictionary maps the name of each of the folder's loaded modules to its SHA-256.
 
-    Afterwards, `sys.path` and `sys.modules` no longer have them, because files of other folders may import other
-    modules of the same names. Sweeps do not use this: a protocol contains the hash of one file.
+    The folder is then removed from `sys.path`, and its modules from `sys.modules`, because files of other folders may
+    import other modules of the same names. Sweeps do not use this: a protocol contains the hash of one file.
     """
     folder = function.path.absolute().parent
     sys.modules.pop(_module_name(function.sha256), None)  # a file with the same content may have other neighbours

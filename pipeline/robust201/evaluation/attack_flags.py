@@ -52,7 +52,7 @@ Accuracies = Mapping[ArchitectureId, float]
 _Floats = NDArray[np.float64]
 
 KeyAndStrength = tuple[str, float]
-"""Key without the suffix of published files (such as ``aa_square``), and strength."""
+"""Key, such as ``aa_square`` (without the suffix in published files), and strength."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class AttackFlag:
 Results = Mapping[KeyAndStrength, Accuracies]
 
 _Comparison = tuple[str, Accuracies, Accuracies]
-"""What is compared, the accuracies that should be lower, and those that should be higher."""
+"""Label, the accuracies that should be lower, and the accuracies that should be higher."""
 
 _Compare = Callable[[Results, float], Iterator[_Comparison]]
 """(results, largest plausible accuracy at a huge epsilon) → comparisons."""
@@ -109,12 +109,12 @@ _Compare = Callable[[Results, float], Iterator[_Comparison]]
 
 @dataclass(frozen=True)
 class _Rule:
-    """A check that accuracies which should be lower do not exceed others.
+    """A check that supposedly lower accuracies do not exceed supposedly higher ones.
 
     Attributes:
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
-        margin: whether differences within a margin for chance are not flagged: `always`, unless any difference is to be
-            flagged (`optional`), or `never`.
+        margin: whether a difference must exceed the margin for chance to be flagged: `always`, `never`, or `optional`
+            (unless `flag_any_difference` is set).
     """
 
     check: str
@@ -215,7 +215,7 @@ def find_flags(
     of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
     samples are in fact the same images, so their difference varies less and the checks are conservative. With
     `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
-    because it proves that only the weaker attack fools some of these images.
+    because it proves that only the weaker attack succeeds on some of these images.
     """
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     margins = ("always",) if flag_any_difference else ("always", "optional")

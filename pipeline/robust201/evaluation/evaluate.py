@@ -29,7 +29,7 @@ class SavedStages(Protocol):
         """Return the saved progress; None if there is none, or if it is damaged."""
 
     def save(self, arrays: Mapping[str, Any]) -> None:
-        """Save the progress in place of an earlier one."""
+        """Save the progress, and replace any earlier progress."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Measurements of a network's outputs, as sums of integers, which are exact in any order.
 
-Confidences and other numbers of images are added as integers of `FRACTION_BITS` bits, so the sum depends neither on the
+Confidences and other values per image are added as integers of `FRACTION_BITS` bits, so the sum depends neither on the
 order of images nor on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the
 counts in `cm`, the confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up
 to 2**53 exactly, which leaves a margin for two roundings.
 
-Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
+Torch is imported only where values are computed on a device; shards and exports need only checks and merging.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ MAX_IMAGES = 2**18
 def row_sum_tolerance(n_classes: int) -> float:
     """Return the maximum deviation from 1 of the sum of a mean softmax vector over its classes.
 
-    Per class, it is the spacing of float32 numbers just below 1.
+    The deviation allowed per class is the spacing of float32 numbers just below 1.
     """
     return max(1e-5, 2.0**-24 * n_classes)
 
@@ -56,7 +56,7 @@ class Accumulator:
         device: device of the logits.
         n_images: number of images N, up to `MAX_IMAGES`.
         name: name of the evaluation, for messages.
-        indices: (N,) numbers of the images in messages; None for their positions.
+        indices: (N,) image numbers for messages; by default the positions.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Accumulator:
 
     @property
     def totals(self) -> dict[str, "torch.Tensor"]:
-        """The totals of the images so far, by name; tensors that `update` changes."""
+        """Totals over the images so far, by name; `update` changes these tensors."""
         return self._totals | {"is_not_finite": self._is_not_finite}
 
     def finalise(self) -> dict[str, NDArray[Any]]:
@@ -218,7 +218,7 @@ def check_values(
 
     Raises:
         EvaluationError: columns are missing or have the wrong type or shape, `cm` does not count N images (or each
-            class's images), a number is outside of its range, does not follow from the counts or from a sum of
+            class's images), a value is out of range, does not follow from the counts or from a sum of
             integers, or is NaN although it covers images, or a row of confidences does not sum to 1.
     """
     if not has_predictions(values):
@@ -302,7 +302,7 @@ def _column_failure(column: Column, array: NDArray[Any], cm: NDArray[np.int64], 
     if column.is_exact:
         # Without a confusion matrix, the counts of single classes are unknown.
         is_counted = None if COUNTS not in values and name == PREDICTIONS else column.is_counted
-        return f"{name} as in cm, got others" if is_counted is not None and not is_counted(array, cm) else None
+        return f"{name} to match cm, got others" if is_counted is not None and not is_counted(array, cm) else None
     if (array < 0).any() or (array > column.largest).any():
         return f"{name} in [0, {column.largest:g}], got [{np.nanmin(array)}, {np.nanmax(array)}]"
     with np.errstate(invalid="ignore"):  # casting NaN to integers
@@ -310,5 +310,5 @@ def _column_failure(column: Column, array: NDArray[Any], cm: NDArray[np.int64], 
     if not np.array_equal(_finalise(totals, {name: column.dtype})[name], array, equal_nan=True):
         return f"{name} to follow from cm and from a sum of integers, got other numbers"
     if column.is_distribution and (np.abs(array.sum(axis=-1) - 1) > row_sum_tolerance(array.shape[-1])).any():
-        return f"rows of {name} to sum to 1, got others"
+        return f"rows of {name} to sum to 1, got other sums"
     return None

@@ -27,7 +27,7 @@ def call_attack(
     """Perturb images batch by batch at every strength.
 
     `attack` is ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, channels, H, W) float32
-    in [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
+    in [0, 1] to logits (B, C) and is differentiable; `images` have this format, and `labels` are (B,) int64.
 
     Raises:
         PerturbationError: the function failed, or did not return a tensor.
@@ -94,7 +94,7 @@ def call_measure(
 
 @contextmanager
 def _report_failures(error_class: type[Exception], action: str) -> Iterator[None]:
-    """Report failures of a user's function as errors of a class; gradients are enabled for it."""
+    """Enable gradients for a user's function, and convert its exceptions to `error_class`."""
     try:
         with torch.enable_grad():
             yield

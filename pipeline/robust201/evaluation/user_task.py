@@ -1,4 +1,4 @@
-"""User-defined tasks: a function of a Python file, adapted to the contract of the table's tasks."""
+"""User-defined tasks: a function of a Python file, adapted to the contract of the built-in tasks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from robust201.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class UserTask(Task):
-    """A user-defined task, which is not in the table.
+    """A user-defined task.
 
     Attributes:
         function: the user's function.

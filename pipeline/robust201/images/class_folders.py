@@ -71,8 +71,8 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     `verify` checks the number of images.
 
     Raises:
-        DatasetError: a class folder has no images or images of another format, the number of class folders is not the
-            dataset's number of classes, or `labels.json` does not number every class.
+        DatasetError: a class folder has no images or has images of another format, the number of class folders is not
+            the dataset's number of classes, or `labels.json` does not number every class.
     """
     class_names = _class_names(path)
     labels_by_name = _read_labels(path, class_names)
@@ -149,7 +149,7 @@ def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] |
     except (OSError, ValueError, KeyError) as error:
         raise DatasetError(
             f"Reading labels failed for {path}: expected a JSON object with a whole number from 0 to {MAX_CLASSES - 1} "
-            f'for every class folder, such as {{"n01440764": 0}}, got another content ({_describe_fault(error)}). '
+            f'for every class folder, such as {{"n01440764": 0}}, got other content ({_describe_fault(error)}). '
             "Correct or remove the file."
         ) from error
 

@@ -105,7 +105,7 @@ class CorruptedStore:
 
 
 def begin_digest(indices: NDArray[np.int64], shape: tuple[int, ...]) -> "hashlib._Hash":
-    """Return a hash of corrupted images to which their pixels have yet to be added (see `CorruptedStore.digest`)."""
+    """Begin the hash of corrupted images; the caller adds their pixels (see `CorruptedStore.digest`)."""
     digest = hashlib.sha256(canonical_json(shape).encode())
     digest.update(indices.astype("<i8").tobytes())
     return digest
@@ -121,8 +121,8 @@ def open_published(
 ) -> CorruptedStore:
     """Open published corrupted images: `.npy` files in a folder or in its subfolder with the archive's name.
 
-    `n_images` is the size of the full test split, and `keys` are the corruptions whose files are checked immediately,
-    with `verify` against their published MD5.
+    `n_images` is the size of the full test split, and `keys` are the corruptions whose files are checked immediately;
+    `verify` also checks their published MD5.
 
     Raises:
         DatasetError: the dataset has no published corruptions, the folder contains generated images, or a file is
@@ -169,7 +169,7 @@ def write_clean_set(made: ArrayFolder, images: ImageSet) -> None:
             "make, and that may be published. Choose another folder."
         )
     recipe: Recipe = {"dataset": images.dataset, "images_sha256": images.sha256}
-    labels = images.labels.astype("uint8" if images.n_classes <= 256 else "uint16")  # bytes in published folders
+    labels = images.labels.astype("uint8" if images.n_classes <= 256 else "uint16")  # published labels are uint8
     for name, array in ((LABELS, np.tile(labels, N_SEVERITIES)), (INDICES, images.indices)):
         if not made.is_complete(name, recipe):
             made.write(name, array, recipe=recipe)
@@ -190,7 +190,7 @@ def _check_labels(folder: Path, images: ImageSet, n_images: int) -> None:
 
 
 def _map_array(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Memory-map a file of uint8, which must have this shape."""
+    """Memory-map a uint8 file, after checking its shape."""
     try:
         array = read_npy(path, mapped=True)
         if (array.shape, array.dtype) == (shape, np.dtype(np.uint8)):

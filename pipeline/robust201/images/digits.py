@@ -1,7 +1,7 @@
 """The handwritten digits of scikit-learn: real images without a download, for the demo and the tests.
 
 `sklearn.datasets.load_digits` has 1,797 images of 8x8 pixels with values from 0 to 16 (the test set of Alpaydin and
-Kaynak, 1998). They are upscaled to 3x32x32 (see `images.upscaling`), and divided in a fixed way into 1,347 training
+Kaynak, 1998). They are upscaled to 3x32x32 (see `images.upscaling`), and have a fixed split into 1,347 training
 images and 450 test images.
 """
 

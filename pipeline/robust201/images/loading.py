@@ -1,7 +1,7 @@
 """`load_images`, and the table of file formats (forms) that it reads.
 
 A new dataset needs an entry in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
-`load` function, and an entry in `FORMS`. The tests run for every entry of both tables, so they then cover it.
+`load` function, and an entry in `FORMS`. The tests run for every entry of both tables.
 
 Loaders import pyarrow, Pillow and scikit-learn only when they run.
 """
@@ -77,7 +77,7 @@ def load_images(
 
     With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
     `image_size` is set. `resize` is the rule for images of other sizes, which class folders and Parquet files may
-    contain. `count` selects a class-stratified subset (see `select`); in class folders, only it is decoded.
+    contain. `count` selects a class-stratified subset (see `select`); of class folders, only this subset is decoded.
 
     `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
     parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and image

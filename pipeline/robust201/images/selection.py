@@ -1,4 +1,4 @@
-"""Selections of images: class-stratified subsets, and files of positions such as those of `robust201.sampling`."""
+"""Selections of images: class-stratified subsets, and files of positions such as `robust201.sampling` writes."""
 
 from dataclasses import replace
 from pathlib import Path

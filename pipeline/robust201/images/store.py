@@ -1,7 +1,7 @@
 """The store of images that robust201 makes: a folder of `.npy` arrays, and `made.json` with the recipe of each array.
 
-`made.json` is ``{"arrays": {<name>: {"sha256": …, "recipe": …, "info": …}}}``, where `sha256` is that of the file
-`<name>.npy`. A recipe is everything that determines the array, and `info` what was recorded about it; both are JSON.
+`made.json` is ``{"arrays": {<name>: {"sha256": …, "recipe": …, "info": …}}}``, where `sha256` is the hash of
+`<name>.npy`. A recipe contains everything that determines the array; `info` contains facts about it. Both are JSON.
 An array is complete once `made.json` lists it, so an interrupted computation resumes with the missing arrays.
 """
 
@@ -29,7 +29,7 @@ Recipe: TypeAlias = Mapping[str, Any]
 
 
 class _Record(BaseModel):
-    """What `made.json` records about one array."""
+    """Entry of one array in `made.json`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,7 +45,7 @@ class _Manifest(BaseModel):
 
 
 class ArrayFolder:
-    """A folder of made arrays. Its first array creates it; only one process at a time may write."""
+    """A folder of made arrays. Writing the first array creates it. Only one process at a time may write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class ArrayFolder:
         return self.folder / f"{name}.npy"
 
     def info(self, name: str) -> dict[str, Any]:
-        """Return what was recorded about a complete array."""
+        """Return the `info` of a complete array."""
         return self._records()[name].info
 
     def is_complete(self, name: str, recipe: Recipe) -> bool:
@@ -89,7 +89,7 @@ class ArrayFolder:
         shape: tuple[int, ...] = (),
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write an array, or uint8 blocks that are consecutive rows of an array of this shape; then list the array."""
+        """Write an array (with `shape`, from uint8 blocks of consecutive rows), then list it in `made.json`."""
         for unfinished_path in self.folder.glob(f".{name}.npy.*.tmp"):
             unfinished_path.unlink(missing_ok=True)
         stream = npy_stream(shape, content) if shape else iter([_npy_bytes(np.asarray(content))])
@@ -160,7 +160,7 @@ def npy_stream(shape: tuple[int, ...], blocks: Iterable[NDArray[np.uint8]]) -> I
 
 
 def to_8_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Round floats in [0, 1] of any shape to 8 bits, half up."""
+    """Convert floats in [0, 1] of any shape to 8 bits, rounded half up."""
     return np.floor(pixels.astype(np.float64) * 255 + 0.5).astype(np.uint8)
 
 

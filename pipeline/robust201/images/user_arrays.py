@@ -92,7 +92,7 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
             "pixels divided by 255, without normalisation."
         )
     if not (lowest >= 0 and highest <= 1):
-        warn_caller(f"Pixels from {lowest:.9g} to {highest:.9g} were clipped to [0, 1], as rounding errors.")
+        warn_caller(f"Pixels from {lowest:.9g} to {highest:.9g} were clipped to [0, 1] (rounding error).")
         pixels = pixels.clip(0, 1)
     scaled_pixels = pixels * 255
     rounded_pixels = scaled_pixels.round()

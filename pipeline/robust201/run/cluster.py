@@ -44,7 +44,7 @@ class Finished(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A worker is lost with the parts of its queue, the one that it was computing first."""
+    """A worker is lost. `parts` is its queue, beginning with the part that it was computing."""
 
     parts: list[Any]
     preempted: bool
@@ -52,7 +52,7 @@ class Lost(NamedTuple):
 
 
 class _Actor:
-    """Ray actor with a worker, which it starts in a call, so that an error at the start is an ordinary one.
+    """Ray actor with a worker. The worker starts in a call, so that Ray reports an error like one of any other call.
 
     `stop` has a concurrency group of its own, so that it can be called during `compute`.
     """
@@ -92,12 +92,12 @@ class _Slot(Generic[PartT]):
 
 @dataclass
 class Cluster(Generic[PartT]):
-    """Workers on a Ray cluster, or on a Ray that is started on this machine.
+    """Workers on a Ray cluster, or on a local Ray that is started for the run.
 
     Args:
         execution: section of the YAML.
         precision: arithmetic that the workers' devices must support.
-        start_worker: starts a worker in its process; small, because it is pickled for each worker.
+        start_worker: function that starts a worker in its process; small, because it is pickled for each worker.
         folder: private folder for a local Ray.
 
     Raises:

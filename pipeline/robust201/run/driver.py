@@ -21,16 +21,16 @@ from robust201.run.work import OnProgress, Outcome, PartT, Say, Tally, Work
 from robust201.store.events import Events
 
 REPEAT_SECONDS = 1.0
-"""Time in which a repeated signal is the same one: `ray job stop` and `scancel` signal a guard and its child."""
+"""Time within which a repeated signal is ignored, because `ray job stop` and `scancel` signal a guard and its child."""
 
 
 def run_work(work: Work[PartT], say: Say, on_progress: OnProgress = lambda _tally, _seconds_left: None) -> Tally:
-    """Compute the missing parts of a work.
+    """Compute the missing parts of `work`.
 
     Raises:
         EvaluationError: Ray was lost, or too many workers died.
         StorageError: results cannot be written.
-        SignalInterrupt: a second signal came.
+        SignalInterrupt: a second signal arrived.
     """
     run = Run(work, PartQueue(work.parts, work.execution.max_attempts), say, on_progress)
     if not run.queue.is_empty:
@@ -45,11 +45,11 @@ def run_work(work: Work[PartT], say: Say, on_progress: OnProgress = lambda _tall
 
 @dataclass
 class Drain:
-    """Whether a signal has asked the run to drain.
+    """Request to drain, made by a signal.
 
     Attributes:
-        since: time of the signal (`time.monotonic`).
-        signal: its number.
+        since: time of the signal (`time.monotonic`); None if there was none.
+        signal: number of the signal.
         deadline: seconds after which `DeadlineError` is raised; None for an executor that watches the time itself.
     """
 
@@ -62,17 +62,17 @@ class Drain:
         return self.since is not None
 
     def is_over(self, seconds: float | None) -> bool:
-        """Return whether draining has lasted longer than a limit; None is no limit."""
+        """Return whether draining has lasted longer than a limit; None means no limit."""
         return self.since is not None and seconds is not None and time.monotonic() - self.since > seconds
 
     def note_end(self, tally: Tally) -> None:
-        """Note whether the request ended the run before its end."""
+        """Record whether the request stopped the run before it was complete."""
         tally.is_drained = self.is_requested and not tally.is_complete
         tally.is_out_of_time = tally.is_drained and self.signal == signal.SIGUSR1
 
 
 class DeadlineError(BaseException):
-    """Draining took too long, so the part in progress is abandoned. Code of a user does not catch this class."""
+    """Draining took too long, so the part in progress is abandoned. Users' `except Exception` does not catch it."""
 
 
 @contextmanager
@@ -121,13 +121,13 @@ class Run(Generic[PartT]):
         self.tally = Tally.of(self.work)
 
     def finish(self, part: PartT, outcome: Outcome, n_workers: int) -> None:
-        """Count what a worker returned for a part, and update the queue."""
+        """Count the outcome of a part, and update the queue."""
         self.queue.succeed(self.count(part, outcome, n_workers))
         if outcome.blocks_network:
             self.queue.block(part.network)
 
     def count(self, part: PartT, outcome: Outcome, n_workers: int) -> Sequence[PartT]:
-        """Count the outcome of a part, and return parts that can begin only now."""
+        """Count the outcome of a part, and return the parts that it makes ready to begin."""
         following = self.work.finish(part, outcome)
         for notice in outcome.notices:
             if notice not in self._notices:

@@ -39,7 +39,7 @@ def choose_device_kind(execution: ExecutionSection, precision: Precision) -> Dev
     """Return the kind of device on which a run computes; the last bits of all numbers depend on it.
 
     Raises:
-        ConfigError: the device is not set and workers run on other machines, or it lacks the precision.
+        ConfigError: the device is not set and workers run on other machines, or it does not support the precision.
     """
     if execution.device != "auto":
         return execution.device

@@ -1,6 +1,6 @@
-"""Executor `ray`: workers on a Ray cluster, or on a Ray of this machine, whose losses are retried.
+"""Executor `ray`: workers on a Ray cluster or a local Ray; parts of lost workers are retried.
 
-`guard` has started the process.
+The process must have been started by `run.guard`.
 """
 
 import os
@@ -42,7 +42,7 @@ class RayExecution(Generic[PartT]):
     _is_stopped: bool = False
 
     def compute(self) -> None:
-        """Compute the parts of the queue, or those in progress if a signal asks the run to drain."""
+        """Compute the parts of the queue; once a signal asks the run to drain, finish only the parts in progress."""
         os.environ.update(ray_variables(self.run.work.execution))
         from robust201.run.cluster import Cluster
 
@@ -85,7 +85,7 @@ class RayExecution(Generic[PartT]):
         return cluster.n_in_flight > 0 or not (self.drain.is_requested or self.run.queue.is_empty)
 
     def _handle_loss(self, lost: "Lost", n_workers: int) -> None:
-        """Queue the parts of a lost worker again, except those that it had stored, which only their folder tells."""
+        """Queue the parts of a lost worker again, except parts whose results are already in the folder."""
         parts = []
         for part in lost.parts:
             outcome = self.run.work.find_stored(part)

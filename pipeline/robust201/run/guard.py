@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 BEAT_LIMIT_SECONDS = 40.0
-"""Time without a heartbeat after which the child has hung. On a busy machine, starting Ray takes up to half of it."""
+"""Time without a heartbeat after which the child counts as hung; on a busy machine, starting Ray takes half of it."""
 
 EXPECTED_CODES = frozenset({0, 2, 3, 4, 130})
 """Exit codes of a run that was not killed."""
@@ -123,7 +123,7 @@ def attach() -> Attachment:
 
 
 def _end_with_guard(life: int, folder: Path) -> None:
-    os.read(life, 1)  # returns when the guard has ended, because nobody writes
+    os.read(life, 1)  # returns only when the guard has ended, because nothing is ever written
     for _ in range(10):  # the main thread may still be starting Ray's processes
         kill_session(os.getsid(0), spared=os.getpid())
         shutil.rmtree(folder, ignore_errors=True)

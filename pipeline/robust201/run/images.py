@@ -1,7 +1,7 @@
-"""Corrupted images of a sweep: parts that make them, at the front of a run, and the stores that workers read.
+"""Corrupted images of a sweep: parts that make them, at the start of a run, and the stores that workers read.
 
 A part makes the images of a key at one severity, in ``<dataset>-<key>-<digest>/<severity>.npy``, (N, H, W, 3) uint8.
-The digest is that of the clean images and the recipe. The hash of the images (`CorruptedStore.digest`) is
+The digest covers the clean images and the recipe. The hash of the corrupted images (`CorruptedStore.digest`) is
 written after them, to ``<severity>.sha256``. If two workers make the same images at once, they write the same bytes,
 because equal recipes give equal pixels.
 """
@@ -57,7 +57,7 @@ class ImagePart:
 
 
 class CorruptedImages:
-    """Corrupted images of a sweep, published ones or those that runs make."""
+    """Corrupted images of a sweep, either published or made by runs."""
 
     def __init__(self, config: SweepConfig, facts: Facts, inputs: Inputs) -> None:
         self._config, self._facts, self._inputs = config, facts, inputs
@@ -77,7 +77,7 @@ class CorruptedImages:
         """Make the images of a part from the copied clean images, unless they exist.
 
         Raises:
-            DatasetError: libraries of this process would make other pixels than planned.
+            DatasetError: this process's libraries might make different pixels than planned.
             StorageError: the images cannot be written.
         """
         if not self._digest_path(part).exists():

@@ -1,7 +1,7 @@
 """The lock of a results folder, which keeps a second driver from computing the same parts.
 
-Two drivers would do no harm except waste, so the lock is simple: a file that its holder renews. The file's age
-is the difference of two times of the file server, so the clocks of hosts may differ.
+Two drivers would only waste time, so the lock is simple: a file that its holder renews. The file's age is measured by
+the file server's clock, so the clocks of hosts may differ.
 """
 
 import contextlib

@@ -38,7 +38,7 @@ class LoadedNetwork:
         self.release()  # prepared passes of larger sizes would keep the memory that the limit is meant to free
 
     def halve(self) -> int | None:
-        """Halve the batch size after memory ran out; return the new size, or None if it has the minimum."""
+        """Halve the batch size after memory ran out; return the new size, or None if it is already the minimum."""
         limit = halve_all(self.classifier.batch_sizes, self.batch_sizes)
         if limit is not None:
             self.limit(limit)
@@ -56,7 +56,7 @@ class LoadedNetwork:
         self._is_checked = True
 
     def check_again(self, name: str) -> None:
-        """Check that the outputs of a network of a user have not changed since `check`."""
+        """Check that the outputs of a user's network have not changed since `check`."""
         check_again(self.classifier, name=name)
 
     def release(self) -> None:
@@ -94,7 +94,7 @@ class NetworkLoader:
         network = self._build(unit, images.n_classes)
         precision = self._config.precision
         compiled: CompiledNetwork | None = None
-        if self._config.engine == "fused":  # before the weights move to the device, which folding would copy them from
+        if self._config.engine == "fused":  # before the weights move to the device; folding would copy them back
             compiled = self._space.compile(
                 unit.architecture,
                 network,

@@ -1,4 +1,4 @@
-"""The queue of a run: which part a worker gets next, and what becomes of the parts of a lost worker."""
+"""The queue of a run: gives parts to workers, and retries the parts of lost workers."""
 
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from robust201.core.errors import EvaluationError
 from robust201.run.work import PartT
 
 MAX_DEATHS_WITHOUT_RESULT = 20
-"""Workers that may die in a row, each on a part that killed none before, until the machines are blamed."""
+"""Maximum number of workers that die in a row, each on a new part; more deaths point to a fault of the machines."""
 
 
 class PartQueue(Generic[PartT]):
@@ -18,7 +18,7 @@ class PartQueue(Generic[PartT]):
     limit.
 
     Args:
-        parts: the parts, in which the parts of a network follow each other; they are taken network by network.
+        parts: the parts, grouped by network; they are taken network by network.
         max_attempts: number of deaths after which a part counts as failed.
     """
 
@@ -35,7 +35,7 @@ class PartQueue(Generic[PartT]):
         """Return the next part for a worker with a loaded network; None if no part is waiting.
 
         If the network has no more parts, the worker gets a new network; if there is none, it helps with the network
-        that has most parts left.
+        that has the most parts left.
         """
         if network not in self._waiting and self._next is not None:
             network = self._read_network(self._next)
@@ -62,24 +62,24 @@ class PartQueue(Generic[PartT]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no part is waiting; parts of workers may still come back."""
+        """Whether no part is waiting; parts in progress may still be queued again."""
         return self._next is None and not self._waiting
 
     def succeed(self, parts: Iterable[PartT] = ()) -> None:
-        """Note that a worker has returned a result, after which further parts can begin."""
+        """Record that a worker returned a result, and queue the `parts` that this makes ready to begin."""
         self._deaths_without_result = 0
         for part in parts:
             self._queue_of(part.network).append(part)
 
     def block(self, network: Hashable) -> None:
-        """Leave out the parts of a network from now on."""
+        """Drop all remaining and future parts of a network."""
         self._blocked.add(network)
         self._waiting.pop(network, None)
         if self._next is not None and self._next.network == network:
             self._next = next(self._source, None)
 
     def lose(self, parts: Sequence[PartT], *, reason: str, preempted: bool) -> PartT | None:
-        """Queue the parts of a lost worker again, the one that it was computing first.
+        """Queue the parts of a lost worker again. The first of them is the part that it was computing.
 
         Returns:
             The first part if it has now failed, because it killed its worker too often; else None.
@@ -115,6 +115,6 @@ class PartQueue(Generic[PartT]):
         if self._deaths_without_result > MAX_DEATHS_WITHOUT_RESULT:
             raise EvaluationError(
                 f"Running workers failed for {subject}: {self._deaths_without_result} workers died in a row "
-                f"without a result, each on another part ({reason}). Look at the events of the workers, or run with "
+                f"without a result, each on a different part ({reason}). Check the workers' events, or run with "
                 "--executor inline."
             )

@@ -1,6 +1,6 @@
 """Files of unfinished training runs: saved states, and records of snapshots that are not yet in the store's manifest.
 
-Each training run has a folder ``states/<name>/``, in which only the worker of the run writes. A snapshot's record is
+Each training run has a folder ``states/<name>/``, to which only the run's worker writes. A snapshot's record is
 written after its weights, in a file ``snapshot-<steps>.json``. Only the driver writes the manifest: it moves records
 there. Thus a killed worker or driver loses no snapshot, and workers need no lock.
 """

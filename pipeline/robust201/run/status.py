@@ -21,7 +21,7 @@ class Failure(NamedTuple):
 
 
 class KeyProgress(NamedTuple):
-    """Numbers of finished and of all evaluations of a key."""
+    """Numbers of finished and planned evaluations of a key."""
 
     dataset: str
     key: str
@@ -36,7 +36,7 @@ class Status:
     Attributes:
         n_planned: number of evaluations in the plan.
         n_done: number of evaluations all of whose slices are stored.
-        keys: these numbers by key.
+        keys: `n_done` and `n_planned` of each key.
         costs: estimated hours of the missing parts by key.
         in_progress: parts that workers are computing.
         failures: failed parts that are missing.
@@ -113,7 +113,7 @@ def describe_status(plan: Plan, state: SweepState, results: Path) -> Status:
 
 
 def _rate_of(process: Process) -> float:
-    """Return the evaluations per second of a worker; a part counts as the fraction that it is of an evaluation."""
+    """Return the evaluations per second of a worker; a part counts as its fraction of an evaluation."""
     done = [event for event in process.events if event["event"] == "done" and "macs" in event]
     seconds = sum(event["seconds"] for event in done)
     return sum(len(event["strengths"]) / event["slices"] for event in done) / seconds if seconds else 0.0

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class SweepWork(Work[SlicePart | ImagePart]):
-    """What a run of a sweep computes (see `run.work.Work`).
+    """The work of a sweep's run (see `run.work.Work`).
 
     Attributes:
-        causes: why parts are missing.
+        causes: causes of the missing parts.
     """
 
     causes: Sequence[Cause] = ()
@@ -47,11 +47,11 @@ class SweepWork(Work[SlicePart | ImagePart]):
         self.role = "driver" if share is None else "share"
         self.start_worker = partial(start_worker, folder.root.resolve(), self.execution)
         self._results = folder
-        self._speeds = Speeds(read_all_events(folder.root) if share is None else ())  # shares start by the thousand
+        self._speeds = Speeds(read_all_events(folder.root) if share is None else ())  # thousands of shares may start
         self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in self.state.keys}
 
     def _order_parts(self, share: Share | None) -> Iterator[SlicePart | ImagePart]:
-        """Yield the images first; a share computes corruptions last, when other shares have made their images."""
+        """Yield the images first; a share yields corruptions last, after other shares have made their images."""
         images = CorruptedImages(self.plan.config, self.plan.facts, Inputs(self.plan.config))
         image_parts = images.missing_parts(self.state)
         if share is None:

@@ -52,12 +52,12 @@ class TrainingStatus:
 
     Attributes:
         n_trainings: number of training runs; `n_trainings_done` of them have all their snapshots.
-        n_planned: number of their epochs.
+        n_planned: number of epochs of all training runs.
         n_done: number of epochs that need not be computed again.
         in_progress: training runs that workers are computing.
         failures: failed training runs that are not complete.
         silent: names of processes that are dead or cut off (see `run.processes.Process`).
-        seconds_left: estimated time until all are complete; None if no worker is computing.
+        seconds_left: estimated time until all training runs are complete; None if no worker is computing.
     """
 
     name: str
@@ -146,7 +146,7 @@ def _load_plan(results: Path) -> PlanRecord:
 
 
 def _find_missing(trainings: Sequence[PlannedTraining], store: Path) -> list[PlannedTraining]:
-    """Return training runs with the snapshots that are missing now."""
+    """Return the training runs, with `missing` updated to the snapshots that are missing now."""
     checkpoints = CheckpointStore(store)
     records = checkpoints.records() if checkpoints.manifest.exists() else ()
     stored = {(record.source_sha256, record.steps_done) for record in records}
@@ -174,7 +174,7 @@ def _find_failures(trainings: Sequence[PlannedTraining], results: Path) -> list[
 
 
 def _estimate_seconds(macs: float, events: Sequence[Mapping[str, Any]], n_workers: int) -> float | None:
-    """Return the time for multiply-accumulates at the speed of the epochs that were measured."""
+    """Return the time for `macs` multiply-accumulates at the speed of the measured epochs."""
     epochs = [event for event in events if event["event"] == "epoch"]
     measured_macs = sum(event["macs"] for event in epochs)
     if not measured_macs or not n_workers:

@@ -69,13 +69,13 @@ class TrainingWorker:
         return Outcome(part.label, tuple(map(float, steps)), seconds, notices=tuple(notices))
 
     def close(self) -> None:
-        """Note the end of the worker."""
+        """Record the end of the worker."""
         self._events.close()
 
     def _train(self, part: PlannedTraining, should_stop: ShouldStop) -> None:
         training, config = part.training, self._config
         folder = folder_of(config.results, part.folder_name)
-        stored = recorded_steps(folder)  # by a worker that was lost before it could tell
+        stored = recorded_steps(folder)  # by a worker that was lost before it could report them
         snapshots = train(
             self._space,
             training.architecture,

@@ -1,7 +1,7 @@
 """The work of a training YAML: computes the snapshots that its store lacks, and adds them to the store's manifest.
 
-A snapshot is the weights after a certain number of steps. A part is a training run. One that starts from the weights of
-another one is planned when these weights exist.
+A snapshot is the weights after a certain number of steps. A part is a training run. A training run that starts from the
+weights of another run is planned when these weights exist.
 """
 
 import shutil
@@ -36,7 +36,7 @@ _REFRESH_SECONDS = 10.0
 
 
 class TrainingWork(Work[PlannedTraining]):
-    """What a run of a training YAML computes (see `run.work.Work`); progress is counted in epochs.
+    """The work of a training YAML's run (see `run.work.Work`); progress is counted in epochs.
 
     Attributes:
         trainings: the selected training runs by name.
@@ -98,7 +98,7 @@ class TrainingWork(Work[PlannedTraining]):
         return followers
 
     def _plan_followers(self, training: Training) -> list[PlannedTraining]:
-        """Plan the waiting runs that start from the final weights of a training run; return those to be computed."""
+        """Plan the waiting runs that start from the final weights of a training run; return the runs to compute."""
         followers = [
             planned.training
             for planned in self.trainings.values()
@@ -159,7 +159,7 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
     """Check the inputs, hold the lock of the store, and write what workers read.
 
     Raises:
-        InputError: bad input; nothing was written.
+        InputError: an input is missing or invalid; nothing was written.
         LockHeldError: another driver is working in the store.
     """
     device, code = choose_device_kind(config.execution, config.precision), hash_files(config.code_files())
@@ -171,7 +171,7 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
         return store, TrainingPlanner(config, inputs, store, device=device, code=code)
 
     store, planner = open_store()
-    planned = planner.plan(trainings, trainings)  # reveals bad input before anything is written
+    planned = planner.plan(trainings, trainings)  # detects invalid input before anything is written
     make_folder(config.results)
     with ExitStack() as stack:
         stack.enter_context(hold_lock(config.results))

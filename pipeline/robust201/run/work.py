@@ -81,12 +81,12 @@ class Work(ABC, Generic[PartT]):
     Attributes:
         execution: section of the YAML.
         precision: arithmetic that the workers' devices must support.
-        role: role of the driver in events: ``driver``, or ``share`` for one of several that work at the same time.
+        role: role of the driver in events: ``driver``, or ``share`` if it computes one share of a sweep.
         folder: folder of events, which all workers see.
-        parts: the missing parts, in order; the parts of a network follow each other.
+        parts: the missing parts, in order, grouped by network.
         n_planned: number of evaluations (or snapshots), finished or not.
-        n_done: number of those that are finished; `finish` updates it.
-        start_worker: starts a worker in its process; small, because it is pickled for each worker.
+        n_done: number of finished evaluations (or snapshots); `finish` updates it.
+        start_worker: function that starts a worker in its process; small, because it is pickled for each worker.
     """
 
     execution: ExecutionSection
@@ -104,10 +104,10 @@ class Work(ABC, Generic[PartT]):
 
     @abstractmethod
     def finish(self, part: PartT, outcome: Outcome) -> Sequence[PartT]:
-        """Record the outcome of a part, and return parts that can begin only now."""
+        """Record the outcome of a part, and return the parts that it makes ready to begin."""
 
     def end(self, say: Say) -> None:
-        """Record the end of the run; may update `n_done`, and tell the user something."""
+        """Record the end of the run; may update `n_done`, and print messages with `say`."""
 
     @abstractmethod
     def seconds_left(self, n_workers: int) -> float | None:
@@ -125,7 +125,7 @@ class Tally:
         n_parts: number of parts with an outcome.
         seconds: worker time of all parts.
         failures: outcomes with a failure.
-        n_died: number of workers that died; `n_preempted` of them with their machines.
+        n_died: number of workers that died, besides `n_preempted` workers that were lost with their machines.
         is_drained: whether a signal stopped the run before its work was complete.
         is_out_of_time: whether that signal was SIGUSR1, which announces a time limit.
         n_abandoned: number of parts that did not end within `drain_seconds`.

@@ -142,11 +142,11 @@ class Worker:
         return Outcome(part.label, strengths, seconds, failure, tuple(notices), blocks_network)
 
     def close(self) -> None:
-        """Note the end of the worker."""
+        """Record the end of the worker."""
         self._events.close()
 
     def _check_protocol(self, unit: Unit) -> None:
-        """Refuse a unit whose protocol differs from this process's: results would be stored under a wrong id."""
+        """Reject a unit whose protocol differs from this process's; its results would be stored under a wrong id."""
         if self._protocols.get((unit.dataset, unit.key)) != unit.protocol:
             raise ConfigError(
                 f"Computing failed for {unit.dataset} {unit.key}: expected the protocol {unit.protocol[:8]} of the "

@@ -18,9 +18,9 @@ _Floats = NDArray[np.float64]
 
 
 class MedianDistance(NamedTuple):
-    """The median of distances, infinity if more than half of the images are never fooled, with an interval.
+    """The median of distances (infinity if more than half of the images are never fooled) and its interval.
 
-    The lower end of the distribution-free interval from `low` to `high` is an observed distance.
+    The interval from `low` to `high` is distribution-free (see `median_distance`).
     """
 
     value: float

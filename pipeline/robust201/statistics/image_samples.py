@@ -1,4 +1,4 @@
-"""Choice of images by the outcomes of a pilot of networks, and estimates of accuracies from the chosen images.
+"""Choice of images by the outcomes of pilot networks, and estimates of accuracies from the chosen images.
 
 The networks of the pilot are evaluated on all N images. Images are divided into strata by how uncertain their outcomes
 are, and uncertain images are chosen with higher probability (Neyman, 1934). A logistic regression, fitted to the pilot,
@@ -29,7 +29,7 @@ _PRIOR_ERRORS = 4.0
 """Number of errors added to those of the pilot and to those that the model expects (see `Pilot.variance_factors`)."""
 
 _CONTRADICTION_LEVEL = 1e-3
-"""Level of the test that the sample's variance is larger than the model expects; if so, only the sample's counts."""
+"""Level of the test that the sample's variance is larger than the model expects; if it is, the model is ignored."""
 
 _STEP = 1 / 1024
 """Predictions are rounded to multiples of this number, so that strata do not depend on the processor's rounding.
@@ -48,7 +48,7 @@ class Pilot:
 
     Attributes:
         outcomes: (P, S, N) bool, at S strengths of the key whose accuracies are estimated.
-        cheap: (P, C, N) bool, under other keys, under which all networks are evaluated on all images; C may be 0.
+        cheap: (P, C, N) bool, under C other keys, for which every network is evaluated on all images; C may be 0.
 
     Raises:
         ConfigError: there are fewer than two networks.
@@ -80,7 +80,7 @@ class Pilot:
     def variance_factors(self) -> _Floats:
         """(S,) variance of the pilot's residuals, relative to the variance that the model expects; at most 1.
 
-        The penalty of the regression keeps predictions away from 0 and 1, also where outcomes are nearly certain.
+        The penalty of the regression keeps predictions away from 0 and 1, even where outcomes are nearly certain.
         """
         observed_sum = ((self.outcomes - self.fitted) ** 2).sum(axis=(0, 2))
         expected_sum = (self.fitted * (1 - self.fitted)).sum(axis=(0, 2))
@@ -113,7 +113,7 @@ def _features(outcomes: _Bools, cheap_of_others: _Bools, cheap: _Bools) -> _Floa
 
 
 def _log_odds(outcomes: _Bools) -> _Floats:
-    """Return the log-odds (…) over networks (P, …); half a correct and half a wrong outcome are added."""
+    """Return the log-odds (…) over networks (P, …), after adding half a correct and half a wrong outcome."""
     n_correct = outcomes.sum(axis=0)
     log_odds: _Floats = np.log((n_correct + 0.5) / (len(outcomes) - n_correct + 0.5))
     return log_odds
@@ -176,7 +176,7 @@ class ImageSample:
 def choose_sample(outcomes: _Bools, predicted: _Floats, n: int, seed: int) -> ImageSample:
     """Choose `n` of N images, so that the expected variance of estimates is small.
 
-    `outcomes` and `predicted` are (P, S, N), those of the pilot and `Pilot.fitted`.
+    `outcomes` (P, S, N) are the pilot's, and `predicted` (P, S, N) is `Pilot.fitted`.
 
     Raises:
         ConfigError: `n` is below 4 or above N.
@@ -195,7 +195,7 @@ def choose_sample(outcomes: _Bools, predicted: _Floats, n: int, seed: int) -> Im
 
 
 def _stratify(probabilities: _Floats, n_strata: int) -> _Ints:
-    """Divide images by the standard deviation of their outcomes, so that strata have equal totals of deviations.
+    """Divide images into strata by the standard deviation of their outcomes; its sum is about equal in all strata.
 
     Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
     """
@@ -214,7 +214,7 @@ def _stratify(probabilities: _Floats, n_strata: int) -> _Ints:
 def _allocate(residual: _Floats, strata: _Ints, n: int) -> list[int]:
     """Return the numbers of images to choose from each stratum, proportional to size and deviation of residuals.
 
-    Integers by equal proportions: Wright, The American Statistician 66 (2012).
+    Rounded to integers by the method of equal proportions: Wright, The American Statistician 66 (2012).
     """
     counts = np.bincount(strata)
     deviation = np.sqrt(_stratum_variances(residual.reshape(-1, len(strata)), strata).mean(axis=0))
@@ -275,7 +275,7 @@ def _estimate_error(
     freedom, so that a small sample without wrong predictions has no interval of width 0. The sample's degrees of
     freedom (Satterthwaite) follow from the fourth moment that the model expects, because a small sample may contain
     none of the few large residuals that cause most of the variance. For a network unlike the pilot, whose residuals are
-    larger than the model expects, the model does not count.
+    larger than the model expects, the model is ignored.
     """
     from scipy.special import chdtri, stdtrit
 
@@ -288,7 +288,7 @@ def _estimate_error(
     spread_of_squares = np.maximum(fourth_moment - expected**2, 1e-12)
     degrees_of_strata = np.maximum(np.minimum(sizes - 1, 2 * (sizes - 1) * expected**2 / spread_of_squares), 1e-9)
     degrees = _satterthwaite(weights * expected, degrees_of_strata)
-    # The factors come first, so that they cannot cancel the minimum.
+    # The factors are applied before the minimum, so that they cannot undercut it.
     calibrated = np.maximum(predicted * (1 - predicted) * variance_factors[:, None], _STEP * (1 - _STEP))
     observed = variances @ weights
     expected_variance = (weights * _sum_strata(calibrated, sample.strata, len(counts)) / counts).sum(axis=1)

@@ -14,7 +14,7 @@ FEW_IMAGES = 5
 """Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
 _MIN_IMAGES_TO_JUDGE = 20
-"""Number of images from which an accuracy that is not significantly above chance is reported in any case."""
+"""Number of images from which every accuracy that is not significantly above chance counts as at chance."""
 
 _CHANCE_MARGIN = 0.1
 
@@ -22,7 +22,7 @@ _Floats = NDArray[np.float64]
 
 
 def clopper_pearson_intervals(n_correct: ArrayLike, n_images: ArrayLike) -> tuple[_Floats, _Floats]:
-    """Return exact 95% intervals of fractions from counts, whose coverage is at least 95% for any count.
+    """Return exact 95% intervals of fractions; their coverage is at least 95% for any count.
 
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
     Biometrika 26 (1934).
@@ -59,8 +59,8 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike) -> tuple[_Flo
 def is_at_chance(accuracy: float, n_images: int, n_classes: int) -> bool:
     """Return whether an accuracy is not significantly above chance, which is 1 of `n_classes`.
 
-    The lower end of its 95% interval is then at most chance. With fewer than `_MIN_IMAGES_TO_JUDGE` images, its upper
-    end is also at most `_CHANCE_MARGIN` above chance; otherwise there are too few images to tell.
+    The lower end of its 95% interval must be at most chance. With fewer than `_MIN_IMAGES_TO_JUDGE` images, the upper
+    end must also be at most `_CHANCE_MARGIN` above chance; otherwise there are too few images to tell.
     """
     low, high = accuracy_intervals(accuracy, n_images)
     chance = 1 / n_classes
@@ -78,7 +78,7 @@ def _wilson_intervals(fractions: Any, n_images: Any) -> tuple[Any, Any]:
 def mean_intervals(samples: ArrayLike) -> tuple[_Floats, _Floats, _Floats]:
     """Return means over the first axis of independent samples, with 95% intervals from Student's t distribution.
 
-    The ends are NaN for a single sample, and all are NaN without samples.
+    With one sample, the ends are NaN. Without samples, the means are NaN, too.
     """
     from scipy.special import stdtrit
 

@@ -1,8 +1,8 @@
 """Kendall's rank correlations of many columns, with confidence intervals over architectures.
 
-One pass over blocks of architectures gives the signs of all pairwise differences, and so every coefficient and its
-influence values, which are the effects of single architectures on the coefficient. Standard errors
-are computed from the standard deviations of the influence values. This method, the infinitesimal jackknife, is the
+One pass over blocks of architectures computes the signs of all pairwise differences. Every coefficient and its
+influence values (the effects of single architectures on the coefficient) follow from these signs. Standard errors are
+computed from the standard deviations of the influence values. This method, the infinitesimal jackknife, is the
 limit of a bootstrap over architectures. Standard errors of differences and of partial correlations follow from the
 chain rule. Ties are handled as in tau-b.
 
@@ -124,7 +124,7 @@ def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Inte
 
 
 def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
-    """Compute tau-b between every two of K columns (N, K), over the rows where neither is NaN: (K, K).
+    """Return tau-b (K, K) between every two columns of an array (N, K), over the rows where neither is NaN.
 
     Taus of a constant column are NaN.
     """

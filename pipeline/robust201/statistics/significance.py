@@ -14,7 +14,7 @@ _Floats = NDArray[np.float64]
 def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
     """Return two-sided p-values of McNemar's exact test, from numbers of images that only one network gets right.
 
-    Under the null hypothesis of equal accuracies, each such image is equally likely to be either network's.
+    Under the null hypothesis of equal accuracies, either network is equally likely to be right on each such image.
 
     Source: McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947), with the binomial distribution instead of its approximation.
@@ -31,7 +31,7 @@ def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
 def two_proportion_p_values(
     correct_first: ArrayLike, correct_second: ArrayLike, n_first: ArrayLike, n_second: ArrayLike
 ) -> _Floats:
-    """Return two-sided p-values of the pooled z-test of two fractions, of `n_first` and `n_second` images.
+    """Return two-sided p-values of the pooled z-test of accuracies on `n_first` and `n_second` images.
 
     The test treats the images of the two networks as independent samples. On the same images, most networks make
     similar errors, so their difference varies less, and this test has less power than a paired test.
@@ -52,8 +52,8 @@ def two_proportion_p_values(
 def holm_adjust(p_values: ArrayLike) -> _Floats:
     """Adjust the p-values of several tests by Holm's method.
 
-    If the hypotheses whose adjusted p-value is at most a level are rejected, the family-wise error rate is at most this
-    level.
+    If all hypotheses with an adjusted p-value of at most alpha are rejected, the family-wise error rate is at most
+    alpha.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
     (1979).

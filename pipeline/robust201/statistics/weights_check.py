@@ -16,7 +16,7 @@ ACCURACY_TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16"
 """Tolerated difference between measured and recorded accuracy, by the precision of the sweep.
 
 In float32, it is 10 of 10,000 images. Between the engines on a CPU, 0 to 3 of 10,000 predictions differ. The published
-numbers were computed with TF32; emulated TF32 changed the outcome of none of 100 images under FGSM and PGD
+numbers were computed with TF32; emulated TF32 changed no outcome of 100 images under FGSM and PGD
 (docs/protocol/attacks.md). In bfloat16, the number of correct images of one network differed by up to 3 of 200.
 """
 

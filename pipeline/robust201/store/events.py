@@ -1,13 +1,13 @@
 """Events of running processes: one JSON Lines file per process in ``events/``, for `status` and for logs.
 
     events/<role>-<host>-<pid>-<run>-<token>.jsonl      all events
-    events/failures/<the same name>.jsonl               only failures, which are read whole
+    events/failures/<the same name>.jsonl               only failures; always read in full
 
-`run` is the token of the driver that started the process. Events change no result, and a line that cannot be written is
-dropped, with one exception: the failure of an unstable network must be written, since all results of the network count
-as missing while the line is there (see `dataset.unstable_networks`). The next run deletes files older than a day,
-except failures. A thread writes a line regularly, so the modification time of a file tells by the clock of the file
-server when its last line was written, and no clocks of two hosts are compared.
+`run` is the token of the driver that started the process. Events do not affect results. A line that cannot be written
+is dropped, with one exception: the failure of an unstable network must be written, since this line marks all results of
+the network as missing (see `dataset.unstable_networks`). The next run deletes files older than a day, except failures.
+A thread writes a line regularly. The age of the last line is the file's age by the file server's clock, so clocks of
+different hosts are never compared.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ EVENTS_FOLDER = "events"
 FAILURES_FOLDER = "failures"
 ALIVE = "alive"
 UNSTABLE = "unstable"
-"""Field of failures of networks whose outputs depend on chance, earlier passes or other images."""
+"""Field that marks failures of networks whose outputs depend on chance, earlier passes or other images."""
 
 Event = dict[str, Any]
 
@@ -55,7 +55,7 @@ class Events:
         threading.Thread(target=self._write_regularly, daemon=True).start()
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event with the time (seconds since the epoch, of this host).
+        """Append an event with this host's time (seconds since the epoch).
 
         Raises:
             StorageError: the failure of an unstable network cannot be written.
@@ -105,7 +105,7 @@ def host_and_pid(path: Path) -> tuple[str, int]:
 
 
 def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:
-    """Return the complete events at the end of a file; damaged lines are left out. None means the whole file."""
+    """Return the events in the last `max_bytes` of a file (None: all), without incomplete and damaged lines."""
     events = []
     with contextlib.suppress(OSError), path.open("rb") as stream:
         if max_bytes is not None:
@@ -125,13 +125,13 @@ def read_all_events(results: Path) -> Iterator[Event]:
 
 
 def read_failures(results: Path) -> list[Event]:
-    """Return all failures, by the clocks of their hosts."""
+    """Return all failures, sorted by their hosts' clocks."""
     paths = sorted((results / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"))
     failures = [event for path in paths for event in read_events(path, None)]
     return sorted(failures, key=lambda event: float(event["time"]))
 
 
 def copy_failures(source: Path, target: Path) -> None:
-    """Copy the failures in a results folder to another one; names of files are unique, and files only grow."""
+    """Copy the failures in a results folder to another folder; file names are unique, and files only grow."""
     for path in (source / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"):
         write_text(target / EVENTS_FOLDER / FAILURES_FOLDER / path.name, path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The results folder: its format, the shards and what their names refer to. Shards may also be below a URL.
+"""The results folder: its format, shards, and records that shard names refer to. Shards may also be below a URL.
 
 format.json                 format of the folder, and how units are sliced (see `SliceFormat`)
 protocols/<digest>.json     protocols, and the tuples of strengths and columns behind the digests in names
@@ -65,7 +65,7 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class SliceFormat:
-    """Rule for cutting units into slices, fixed when the folder is made and used by all later runs.
+    """Rule for cutting units into slices, fixed when the folder is created and used by all later runs.
 
     Attributes:
         slice_gmacs: billion multiply-accumulates of a slice at one strength.
@@ -118,7 +118,7 @@ class ResultsFolder:
         """Create a folder, or open an existing one, which keeps its own format.
 
         Raises:
-            InputError: the folder cannot be created, contains something else, or has its shards elsewhere.
+            InputError: the folder cannot be created, contains other files, or has its shards elsewhere.
             FormatVersionError: the folder has another format.
             StorageError: the URL cannot be reached.
         """
@@ -259,7 +259,7 @@ class ResultsFolder:
         }
 
     def list_unit(self, dataset: str, unit: str) -> Listing:
-        """Return the names of the shards of one unit, from listings of two folders of at most a few thousand names."""
+        """Return the names of one unit's shards, by listing two folders with at most a few thousand names each."""
         loose = [name for name in self.storage.names(dataset, unit[:2]) if name.startswith(unit)]
         self.refresh_packs(dataset)
         return {dataset: merge_names([parse_names(loose), names_of_unit(self._packed(dataset).names, unit)])}
@@ -286,7 +286,7 @@ class ResultsFolder:
     def _read_packs(self, dataset: str, names: Iterable[str]) -> None:
         try:
             self._read_new_packs(dataset, names)
-        except FileNotFoundError:  # a later pack has the same shards
+        except FileNotFoundError:  # replaced by a newer pack with the same shards
             try:
                 self._read_new_packs(dataset, self.storage.names(dataset, PACKS))
             except FileNotFoundError as error:
@@ -339,7 +339,7 @@ class ResultsFolder:
             return self._read_once(name)
 
     def read_ahead(self, dataset: str, names: Names) -> Iterator[tuple[ShardName, bytes | ShardDamagedError]]:
-        """Yield the contents of shards, in order and without those that have vanished; several are read at once."""
+        """Yield shards with their contents in order, reading several at once; skip shards that have vanished."""
 
         def read(row: Any) -> tuple[ShardName, bytes | ShardDamagedError | None]:
             name = shard_name(dataset, row)
@@ -375,7 +375,7 @@ class ResultsFolder:
         return error
 
     def _set_copy_aside(self, name: ShardName, location: Location, fault: str) -> ShardDamagedError:
-        """Move a file to ``damaged/``; if it is a pack, its other shards are first written to a new one."""
+        """Move a file to ``damaged/``; if it is a pack, first write its other shards to a new pack."""
         pack = self.packs(name.dataset).get(location.path)
         if pack is not None:
             kept = ((other, content) for other, content, is_good in self.iter_pack(pack) if is_good and other != name)
@@ -386,7 +386,7 @@ class ResultsFolder:
         return error
 
     def check_pack(self, pack: Pack) -> None:
-        """Read a whole pack.
+        """Check the content of every shard in a pack.
 
         Raises:
             ShardDamagedError: a shard is damaged; the others were written to a new pack.
@@ -396,7 +396,7 @@ class ResultsFolder:
                 raise self._set_copy_aside(name, Location(pack.path), "bytes that do not match its name")
 
     def iter_pack(self, pack: Pack) -> Iterator[tuple[ShardName, bytes, bool]]:
-        """Yield the shards of a pack, and whether they are undamaged; many are read at once."""
+        """Yield the shards of a pack, and whether each is undamaged; one read covers many shards."""
         dataset, positions = pack.path.partition("/")[0], pack.positions.tolist()
         start, content = 0, b""
         for row, first, last in zip(pack.names, positions, positions[1:], strict=False):

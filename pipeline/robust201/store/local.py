@@ -22,7 +22,7 @@ from robust201.core.files import (
 
 
 class LocalFolder:
-    """Files below a folder; those that are set aside go to another folder of the same file system.
+    """Files below a folder. `set_aside` moves files to `damaged`, a folder on the same file system.
 
     `on_step` is called at each step of writing a file (`core.files.WRITE_STEPS`), for crash tests.
     """
@@ -75,7 +75,7 @@ class LocalFolder:
             stream.write(content)
 
     def new_file(self, dataset: str, folder: str) -> AbstractContextManager[NewFile]:
-        """Open a new file, whose name the block sets; it appears when the block ends without an error."""
+        """Open a new file. The block must set its name; the file appears when the block ends without an error."""
         return new_file(self.root / dataset / folder, on_step=self._on_step)
 
     def set_aside(self, path: str) -> str:

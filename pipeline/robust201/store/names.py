@@ -2,7 +2,7 @@
 
     <dataset>/<unit[:2]>/<unit>.<strengths>.<slice>of<slices>.<columns>.<hash>.parquet
 
-`unit` is the unit's id (32 hex digits). `strengths` and `columns` are digests of tuples (8 hex digits), which are in
+`unit` is the unit's id (32 hex digits). `strengths` and `columns` are digests (8 hex digits) of tuples stored in
 ``protocols/``. `slice` counts from 0, and `slices` is the number of slices of the unit (4 decimal digits each). `hash`
 has the first 16 hex digits of the file's SHA-256. All names have the same length, so a listing is one NumPy array.
 """
@@ -84,7 +84,7 @@ def tuple_digest(values: Sequence[float | str]) -> str:
 
 
 def parse_names(names: Iterable[str]) -> Names:
-    """Return the valid ones among file names, sorted."""
+    """Return the file names that are valid shard names, sorted."""
     joined = "".join(name for name in names if len(name) == NAME_LENGTH and name.isascii())
     array = np.frombuffer(joined.encode("ascii"), NAME_DTYPE)
     is_valid = np.ones(len(array), bool)
@@ -101,7 +101,7 @@ def merge_names(arrays: Sequence[Names]) -> Names:
     if len(arrays) == 1:
         return arrays[0]
     texts = np.concatenate([np.empty(0, NAME_DTYPE), *arrays]).view(f"S{NAME_LENGTH}")
-    texts = np.sort(texts, kind="stable")  # which merges sorted runs
+    texts = np.sort(texts, kind="stable")  # fast, because a stable sort merges sorted runs
     is_new = np.ones(len(texts), bool)
     is_new[1:] = texts[1:] != texts[:-1]
     return texts[is_new].view(NAME_DTYPE)
@@ -114,7 +114,7 @@ def names_of_unit(names: Names, unit: str) -> Names:
 
 
 def names_of(listing: Listing, dataset: str) -> Names:
-    """Return the names of a dataset's shards, of which there may be none."""
+    """Return the names of a dataset's shards; may be empty."""
     return listing.get(dataset, np.empty(0, NAME_DTYPE))
 
 

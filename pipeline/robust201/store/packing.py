@@ -1,4 +1,4 @@
-"""Packing and merging of results: copies of immutable files, so that nothing is lost if a process is killed."""
+"""Packing and merging of results. Both copy immutable files, so nothing is lost if a process is killed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from robust201.store.names import Names, ShardName, merge_names, names_of, shard
 from robust201.store.packs import PACK_BYTES, PACKS, Pack, contains, write_packs
 
 GRACE_SECONDS = 24 * 3600.0
-"""Age of a pack from which its inputs are deleted. No command that has listed them takes this long."""
+"""Minimum age of a pack before copies of its shards are deleted; no command that has listed them runs this long."""
 
 
 @dataclass
 class PackReport:
-    """What packing or merging did.
+    """Result of packing or merging.
 
     Attributes:
         n_shards: number of packed or copied shards.
@@ -34,7 +34,7 @@ class PackReport:
 
 
 def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: float = GRACE_SECONDS) -> PackReport:
-    """Copy loose shards and small packs to large packs, and delete what old packs contain; a run may go on."""
+    """Copy loose shards and small packs to large packs, and delete copies of old packs' shards; runs may continue."""
     report = PackReport()
     listing = folder.list()
     folder.remove_leftovers()
@@ -45,7 +45,7 @@ def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: 
 
 
 def _delete_copies(folder: ResultsFolder, dataset: str, grace_seconds: float, report: PackReport) -> None:
-    """Delete loose shards and packs whose shards are all in an old, intact pack; of equal packs, the first stays."""
+    """Delete loose shards and packs whose shards are all in an old, intact pack; of equal packs, keep the first."""
     loose, packs, paths = folder.loose(dataset), list(folder.packs(dataset).values()), set[str]()
     for pack in packs:
         copies = {shard_name(dataset, row).path for row in loose[contains(pack.names, loose)]}
@@ -108,10 +108,10 @@ def _read(folder: ResultsFolder, dataset: str, names: Names, report: PackReport)
 
 
 def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
-    """Copy shards, records and failures of folders that are sliced alike to another folder, which is created if absent.
+    """Copy shards, records and failures of folders with equal slice formats to another folder, created if absent.
 
     Raises:
-        InputError: the folders are sliced in different ways; nothing was written.
+        InputError: the folders have different slice formats; nothing was written.
     """
     known = ResultsFolder.open(out) if out.exists() else sources[0]
     for folder in sources:
@@ -131,7 +131,7 @@ def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
 
 
 def _copy(source: ResultsFolder, target: ResultsFolder, dataset: str, names: Names, report: PackReport) -> None:
-    """Copy shards; those in packs stay in packs."""
+    """Copy shards; packed shards stay packed."""
     is_packed = np.array([source.is_packed(shard_name(dataset, row)) for row in names], bool)
     _write(source, target, dataset, names[is_packed], PACK_BYTES, report)
     for name, content in _read(source, dataset, names[~is_packed], report):

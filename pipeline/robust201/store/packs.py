@@ -1,7 +1,7 @@
 """Packs: large files with many shards of one dataset, ``<dataset>/packs/<digest>.<start>.pack``.
 
-A pack has the contents of the shards one after the other, and then its index: the sorted names of the shards
-(`names.NAME_DTYPE`), and the position of each content and of the index (F + 1 int64). `start` is the position of the
+A pack contains the shards, one after the other, and then its index: the sorted names of the shards
+(`names.NAME_DTYPE`), and the positions of the shards and of the index (F + 1 int64). `start` is the position of the
 index (14 decimal digits), and `digest` the first 16 hex digits of the index's SHA-256. As the names contain the hashes
 of the contents, the name of a pack verifies all of its bytes.
 """
@@ -21,7 +21,7 @@ from robust201.store.names import NAME_DTYPE, NAME_LENGTH, Names, ShardName, mer
 
 PACKS = "packs"
 PACK_BYTES = 512 << 20
-"""No shard is added to a pack that has reached this size: the paper's sweep, 200 GB, fills 400 packs."""
+"""Size from which no shard is added to a pack; the paper's sweep (200 GB) fills 400 packs."""
 
 _PACK_NAME = re.compile(r"([0-9a-f]{16})\.(\d{14})\.pack")
 

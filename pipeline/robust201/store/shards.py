@@ -28,7 +28,7 @@ class Shard:
     """A decoded shard.
 
     Attributes:
-        unit: the unit, whose strengths are those of the file.
+        unit: the unit, with only the file's strengths.
         start: position of the first image.
         stop: position after the last image.
         rows: columns by strength (see `core.records.EvaluationResult.values`).
@@ -47,7 +47,7 @@ class Shard:
 
 
 def encode(results: Sequence[EvaluationResult], *, pixels: Sequence[str] = ()) -> bytes:
-    """Return the content of a shard with the results of one part, which all have the same columns.
+    """Return the content of a shard with the results of one part; all results must have the same columns.
 
     `pixels` are the hashes of the corrupted images of each result, if there are any.
     """
@@ -105,7 +105,7 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         ValueError: the content is not a shard of this version, or its columns do not fit its labels.
     """
     try:
-        # Reading a table takes twice as long, and three times as long through Arrow's datasets.
+        # `pq.read_table` takes twice as long, and Arrow's dataset API three times as long.
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             stored = file.schema_arrow.names
             wanted = ["strength", "seconds", *columns] if columns else stored
@@ -128,7 +128,7 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         pixels = dict(zip(strengths, labels["pixels"], strict=True)) if labels["pixels"] else {}
         return Shard(unit, labels["start"], labels["stop"], rows, seconds, labels["provenance"], pixels)
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no valid shard ({type(error).__name__}: {error})") from error
+        raise ValueError(f"not a valid shard ({type(error).__name__}: {error})") from error
 
 
 def _from_arrow(column: pa.ChunkedArray, name: str, n_classes: int, n_images: int) -> list[NDArray[Any]]:

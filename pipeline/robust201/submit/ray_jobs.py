@@ -102,7 +102,7 @@ def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, s
         folder: an empty folder.
 
     Returns:
-        The environment variables to which the YAML refers, and which are set here; the job resolves them.
+        The environment variables to which the YAML refers and that are set here; the job substitutes them.
 
     Raises:
         ConfigError: a path in the configuration is relative.

@@ -168,7 +168,7 @@ class Submission:
     """A job array that Slurm has accepted.
 
     Attributes:
-        job: its id.
+        job: id of the array.
         n_tasks: number of tasks.
         n_missing: number of missing evaluations, or of missing epochs of training runs.
         logs: pattern of the paths of the log files.
@@ -186,7 +186,7 @@ def submit_array(
     """Prepare a sweep or training runs, and submit their missing work; return None if nothing is missing.
 
     Raises:
-        InputError: bad input, or Slurm rejected the array.
+        InputError: an input is missing or invalid, or Slurm rejected the array.
     """
     render(config, source, options, max_tasks(config, options), run_options)  # reports faults before long work
     if shutil.which("sbatch") is None:
@@ -207,12 +207,12 @@ def submit_array(
 
 
 def max_tasks(config: _Config, options: ArrayOptions) -> int:
-    """Return the number of tasks if there are enough missing parts."""
+    """Return the maximum number of tasks; fewer are submitted if there are fewer missing parts."""
     return 1 if isinstance(config, TrainingConfig) else options.tasks or DEFAULT_TASKS
 
 
 def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
-    """Write what tasks read; return the number of missing evaluations or epochs, and that of missing parts."""
+    """Write the files that tasks read; return the numbers of missing evaluations (or epochs) and of missing parts."""
     if isinstance(config, TrainingConfig):
         with prepare_trainings(config, EVERYTHING, say) as trainings:
             return trainings.n_planned - trainings.n_done, 1

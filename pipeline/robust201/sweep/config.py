@@ -293,8 +293,8 @@ class ExecutionSection(StrictModel):
     """GPUs reserved for each actor, if any; with a fraction, actors share a GPU and its memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: a GPU if this machine has one when the run starts. A results folder keeps the device (`cpu` or `cuda`) of
-    its first run, because last bits differ; another one is an error. For workers on other machines (`ray_address`,
-    `plan --save`, `submit`), set `cpu` or `cuda`."""
+    its first run, because results differ in the last bits; another device is an error. For workers on other machines
+    (`ray_address`, `plan --save`, `submit`), set `cpu` or `cuda`."""
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
     """CPU threads of each worker."""
     micro_batch: PositiveInt | None = None
@@ -515,8 +515,8 @@ class SweepConfig(BaseConfig):
         default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED)}
     )
     """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
-    `predictions` are always recorded; an export contains them if they are named. `distances` adds eight bytes per image
-    and strength."""
+    `predictions` are always recorded, but exported only if listed here. `distances` adds eight bytes per image and
+    strength."""
     engine: Literal["fused", "reference"] = "fused"
     """`fused`: robust201's own attacks on a network compiled for inference, all epsilons together. `reference`: Foolbox
     and AutoAttack on the published network, one call per epsilon (protocol)."""

@@ -1,6 +1,6 @@
 """Counts of a plan, and estimates of its storage and of the worker-hours of its missing parts.
 
-Speeds are those that were measured, or assumed before there are any.
+Speeds are measured, or assumed before the first measurement.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,9 +10,9 @@ from robust201.sweep.parts import SweepState
 from robust201.sweep.plan import Plan, PlannedKey
 from robust201.tasks.columns import COLUMNS, count_numbers
 
-# Measured in a sweep with 10 classes, uncompacted: a confusion count takes 0.8 bytes in Parquet and
-# 3.3 in JSON, a mean confidence 6.1 and 21.7, and the rest of a row including its part of the footer 670. Sizes for 100
-# classes have not been measured.
+# Measured in unpacked shards of a sweep with 10 classes: 0.8 bytes per confusion count in Parquet and 3.3 in JSON, 6.1
+# and 21.7 bytes per mean confidence, and 670 bytes per row for the rest, including the row's part of the footer. Sizes
+# for 100 classes have not been measured.
 _SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 670
 _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
 
@@ -40,13 +40,13 @@ class Speeds:
         self._totals[dataset, key] = total_macs + macs, total_seconds + seconds
 
     def estimate_seconds(self, macs: Mapping[tuple[str, str], float]) -> float | None:
-        """Return the worker-seconds of multiply-accumulates by dataset and key; None if nothing was measured."""
+        """Return the worker-seconds for `macs`, given by dataset and key; None if nothing was measured."""
         if not self._totals:
             return None
         return sum(amount * self.seconds_per_mac(name, 0.0) for name, amount in macs.items())
 
     def seconds_per_mac(self, name: tuple[str, str], assumed: float) -> float:
-        """Return the speed of a dataset and key, or if it is unknown, that of all others, or else the assumed one."""
+        """Return the measured speed for a dataset and key, else the overall measured speed, else `assumed`."""
         macs, seconds = self._totals.get(name, (0.0, 0.0))
         if not (macs and seconds) and self._totals:
             macs, seconds = (sum(values) for values in zip(*self._totals.values(), strict=True))
@@ -85,8 +85,8 @@ def _numbers_per_row(plan: Plan, key: PlannedKey) -> tuple[int, int]:
 def estimate(plan: Plan, state: SweepState, speeds: Speeds) -> dict[str, Any]:
     """Return the counts of a plan and estimates of its bytes and hours, as a JSON value.
 
-    `worker_hours` and `hours_by_key` are those of the missing parts, at the measured speed of each key if there is one;
-    `estimated_worker_hours` are those of the whole plan at the assumed speed.
+    `worker_hours` and `hours_by_key` cover the missing parts, at each key's measured speed if there is one;
+    `estimated_worker_hours` covers the whole plan at the assumed speed.
     """
     execution = plan.config.execution
     costs = key_costs(state, speeds, execution.assumed_gmacs())

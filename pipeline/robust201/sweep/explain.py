@@ -1,4 +1,4 @@
-"""Why parts of a plan are missing, one line per cause; it follows from names, stored protocols and the last run."""
+"""Causes of a plan's missing parts, one line each, found from shard names, stored protocols and the last run."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _MAX_SHOWN_KEYS = 4
 
 
 class Cause(NamedTuple):
-    """Number of missing parts with one cause, and the keys that they belong to."""
+    """A cause of missing parts, with their keys and their number."""
 
     reason: str
     keys: tuple[str, ...]
@@ -49,7 +49,7 @@ def explain(
 
     Args:
         plan: the plan.
-        state: its comparison with the listing.
+        state: comparison of the plan with the listing.
         listing: names of all shards.
         read_tuple: function that returns the tuple behind a digest.
         protocols: all stored protocols by digest.
@@ -86,7 +86,7 @@ def _find_reasons(
 def _reasons_of_networks(
     plan: Plan, key: PlannedKey, names: Names, protocols: Protocols, earlier: Facts | None
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield reasons with the networks (N,) whose results with other slices, protocols or weights are stored."""
+    """Yield each reason with a mask (N,) of networks that have results with other slices, protocols or weights."""
     first, last = (np.searchsorted(names["unit"], key.units, side=side) for side in ("left", "right"))
     has_planned_slices = np.isin(np.arange(len(key.units)), find_rows(key, names)[0])
     yield NEW_SLICES, (first < last) & ~has_planned_slices

@@ -54,7 +54,7 @@ class DatasetFacts:
     """Facts about one dataset.
 
     Attributes:
-        images: the sweep's images, with the empty string as key, and images that a key selects, by key.
+        images: facts by key, for keys that select their own images; the empty key stands for the sweep's images.
         networks: its networks, in the order of architectures and weights.
         corruptions: identity of its corrupted images, by key: a content hash if they are published, and the recipe if
             they are generated.
@@ -195,7 +195,7 @@ def _identify_corruptions(config: SweepConfig, dataset: str, inputs: Inputs) -> 
 
 
 def generation_recipes(section: CorruptionsSection, keys: list[str], image_size: int) -> dict[str, dict[str, Any]]:
-    """Return all that affects the pixels of generated corruptions, except the clean images, by key."""
+    """Return, by key, everything that affects the pixels of generated corruptions, except the clean images."""
     frost = frost_textures(section)
     recipes = corruption_recipes(keys, image_size, seed=section.seed, frost=frost)
     libraries = pixel_libraries(library_versions())
@@ -302,7 +302,7 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
 
 
 def find_plan(results: Path) -> tuple[SweepConfig, Facts] | None:
-    """Return the sweep and facts of the last run; None if there is no valid plan, which the calling run rewrites."""
+    """Return the sweep and facts of the last run; None if there is no valid plan (the calling run rewrites it)."""
     try:
         return load_plan(results)
     except InputError:

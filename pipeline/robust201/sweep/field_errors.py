@@ -70,7 +70,7 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
 
 
 def _convert_from_numpy(value: Any) -> Any:
-    """Convert NumPy arrays and numbers to Python's, which messages show as plain numbers."""
+    """Convert NumPy arrays and numbers to plain Python values for messages."""
     if isinstance(value, list | tuple):
         return type(value)(map(_convert_from_numpy, value))
     return value.tolist() if hasattr(value, "tolist") else value

@@ -14,7 +14,7 @@ from robust201.tasks import suggest_key
 
 @dataclass(frozen=True)
 class Filters:
-    """Selection of a subset; None selects everything. Keys are those of a sweep, recipes those of training runs."""
+    """Selection of a subset; None selects everything. `keys` are for sweeps, and `recipes` for training runs."""
 
     architectures: tuple[ArchitectureId, ...] | None = None
     datasets: tuple[str, ...] | None = None

@@ -26,7 +26,7 @@ from robust201.tasks import Task
 class Inputs:
     """The inputs of a sweep, opened at first use.
 
-    Published corrupted images are opened, and weights must exist, only for what `filters` select.
+    Published corrupted images and weights must exist only for keys and networks that `filters` selects.
     """
 
     def __init__(self, config: SweepConfig, filters: Filters = EVERYTHING) -> None:

@@ -74,7 +74,7 @@ class SlicePart:
 
 @dataclass(frozen=True, eq=False)
 class KeyState:
-    """Which evaluations of a key are stored.
+    """Record of the stored evaluations of a key.
 
     Attributes:
         done: (slices of all units, strengths) bool (see `PlannedKey.first_slices`).
@@ -120,7 +120,7 @@ class KeyState:
 
 @dataclass(frozen=True, eq=False)
 class SweepState:
-    """Which evaluations of a plan are stored."""
+    """Record of the stored evaluations of a plan."""
 
     keys: tuple[KeyState, ...]
 
@@ -133,11 +133,11 @@ class SweepState:
         return sum(state.n_missing_parts for state in self.keys)
 
     def select(self, is_selected: Callable[[PlannedKey], bool]) -> "SweepState":
-        """Return a state of some keys, which later `add`s also change."""
+        """Return a state with only the selected keys; it shares their records, so `add` on either changes both."""
         return SweepState(tuple(state for state in self.keys if is_selected(state.key)))
 
     def add(self, part: SlicePart) -> int:
-        """Note that a part of the plan was stored; return the number of evaluations that are complete with it."""
+        """Record that a part was stored; return the number of evaluations that it completes."""
         (state,) = (key for key in self.keys if (key.key.dataset, key.key.key) == (part.unit.dataset, part.unit.key))
         network = int(np.flatnonzero(state.key.units == part.unit.id.encode())[0])
         first, stop = state.key.first_slices[network : network + 2].tolist()
@@ -146,7 +146,7 @@ class SweepState:
         return int(state.done[first:stop, columns].all(axis=0).sum())
 
     def is_missing(self, unit: str, index: int) -> bool:
-        """Return whether strengths of a slice of a unit of the plan are missing."""
+        """Return whether any strength of a planned unit's slice is missing."""
         for state in self.keys:
             for network in np.flatnonzero(state.key.units == unit.encode()).tolist():
                 if 0 <= index < state.key.n_slices[network]:
@@ -185,7 +185,7 @@ def compare(plan: Plan, listing: Listing, read_tuple: ReadTuple) -> SweepState:
 
 
 def find_stored(key: PlannedKey, names: Names, columns: Collection[str], read_tuple: ReadTuple) -> NDArray[np.bool_]:
-    """Find the evaluations of a key that files with at least some columns hold (see `KeyState.done`)."""
+    """Find the evaluations of a key in files that have at least `columns` (see `KeyState.done`)."""
     stored = np.zeros((int(key.first_slices[-1]), len(key.strengths)), bool)
     positions, rows = find_rows(key, names)
     codes, first_rows = _distinct_contents(names, rows)
@@ -217,7 +217,7 @@ def find_rows(key: PlannedKey, names: Names) -> tuple[NDArray[np.int64], NDArray
     """
     order = np.argsort(key.units)
     sorted_units = key.units[order]
-    # `names` are sorted by unit, so the files of a key are found by few comparisons per unit.
+    # `names` are sorted by unit, so a key's files are found with few comparisons per unit.
     first, last = (np.searchsorted(names["unit"], sorted_units, side=side) for side in ("left", "right"))
     counts = last - first
     rows = np.repeat(first - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(counts.sum())
@@ -228,7 +228,7 @@ def find_rows(key: PlannedKey, names: Names) -> tuple[NDArray[np.int64], NDArray
 
 
 def _distinct_contents(names: Names, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """Return a code (R,) of the strengths and columns of each row, and a row of each code."""
+    """Return a code (R,) for each row's strengths and columns, and one row for each code."""
     contents = np.strings.add(names["strengths"][rows], names["columns"][rows])
     _, first_positions, codes = np.unique(contents, return_index=True, return_inverse=True)
     return codes, rows[first_positions].tolist()

@@ -33,7 +33,7 @@ SLICE_SECONDS = 60.0
 all its missing strengths together, so with the paper's five to nine strengths it takes several minutes."""
 
 IMAGES_PER_STEP = 8
-"""Slices begin at multiples of this number of images if results have equal bits in any batch. With several
+"""Slices begin at multiples of this number of images if results are bit-identical in any batch. With several
 strengths, this number of images fills a batch of the compiled network."""
 
 USER_ATTACK_PASSES = 30.0

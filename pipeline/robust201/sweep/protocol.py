@@ -1,4 +1,4 @@
-"""Protocols: everything that decides a number except the network and the strength."""
+"""Protocols: everything that determines a result, except the network and the strength."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from robust201.sweep.config import SweepConfig
 from robust201.sweep.facts import DatasetFacts, Facts
 
 UNKNOWN_IMAGES = {"source": "unknown"}
-"""Stands for published corrupted images that no run has needed, so that they were never read."""
+"""Placeholder for published corrupted images that were never read, because no run needed them."""
 
 
 def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Shares of a sweep (`run --share I/N`): filters that select disjoint sets of its parts.
 
-A part belongs to the share that follows from its unit and its slice, so all machines agree without communicating.
+A part's share is computed from its unit and its slice, so all machines agree without communicating.
 """
 
 import re
@@ -43,7 +43,7 @@ class Share:
     def restrict(self, state: SweepState) -> tuple[SweepState, int]:
         """Return a state in which the parts of other shares count as stored.
 
-        The second value is the number of evaluations of which the share has no part.
+        The second value is the number of evaluations that have no part in the share.
         """
         states, n_outside = [], 0
         for key_state in state.keys:

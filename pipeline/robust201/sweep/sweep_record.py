@@ -49,7 +49,7 @@ _PATH_FIELDS = {"path", "frost_path", "file", "files"}
 
 
 def _make_paths_portable(value: Any, *, are_paths: bool = False) -> Any:
-    """Shorten the paths in a field (see `portable_name`); with `are_paths`, all of its texts are paths."""
+    """Shorten the paths in a field (see `portable_name`); with `are_paths`, all strings in the field are paths."""
     if isinstance(value, dict):
         return {
             name: _make_paths_portable(member, are_paths=are_paths or name in _PATH_FIELDS)

@@ -52,7 +52,7 @@ def find_network_warnings(config: SweepConfig | TrainingConfig) -> Iterator[str]
     if "gmacs" not in config.space.model_fields_set:
         yield (
             f"space.gmacs: not set, so times are estimated as if each network made {config.space.gmacs:g} billion "
-            "multiply-accumulates per image. Set it to their number."
+            "multiply-accumulates per image. Set it to the actual number."
         )
     for dataset, section in config.datasets.items():
         normalisation = config.dataset_spec(dataset).normalisation

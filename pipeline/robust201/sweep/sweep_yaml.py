@@ -45,7 +45,7 @@ command line. Numbers in other bases, or in minutes and seconds, are strings, wh
 
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc]
-    """A safe loader that rejects duplicate fields, of which PyYAML would silently keep the last.
+    """A safe loader that rejects duplicate fields, because PyYAML would silently keep only the last.
 
     Numbers are decimal. Field names are always strings. `yes`, `no`, `on`, `off` and dates are strings, as in YAML 1.2.
     """

@@ -1,4 +1,4 @@
-"""The plan of training runs: what determines their weights, and which of their snapshots a store lacks."""
+"""The plan of training runs: the inputs that determine their weights, and the snapshots that a store lacks."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class PlannedTraining:
         n_batches: steps per epoch.
         macs: estimated multiply-accumulates of one epoch.
         weights_id: result of `hash_training`; empty if the start weights do not exist yet.
-        inputs: what determines the weights besides network and seed, as a JSON value for the manifest.
+        inputs: everything that determines the weights except network and seed, as a JSON value for the manifest.
         start: record of the start weights; None for initial weights, or if they do not exist yet.
     """
 
@@ -82,7 +82,7 @@ class PlannedTraining:
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a worker of training runs needs besides its parts; small, because it is sent to each worker.
+    """Data that a worker of training runs needs besides its parts; small, because each worker receives a copy.
 
     Attributes:
         images: hashes of the images that were copied for workers.
@@ -198,7 +198,7 @@ class TrainingPlanner:
         ]
 
     def _find_start(self, training: Training, requested: frozenset[Training]) -> tuple[CheckpointRecord | None, bool]:
-        """Return the weights that a training run starts from, and whether another one has yet to produce them."""
+        """Return the weights that a training run starts from, and whether another run has yet to produce them."""
         predecessor = self._config.start_of(training)
         if predecessor is None:
             return None, False

@@ -21,7 +21,7 @@ MAX_NAME_BYTES = 100
 """Maximum length of a key, which becomes part of file names."""
 
 _SMALL_STRENGTH = 0.1
-"""Strength in units of 1/255 below which all radii of an attack seem to be written for pixels in [0, 1]."""
+"""If all radii of an attack are below this value (in units of 1/255), they were probably meant for pixels in [0, 1]."""
 
 
 def is_custom_name(name: str) -> bool:
@@ -30,7 +30,7 @@ def is_custom_name(name: str) -> bool:
 
 
 class UserTaskParameters(Parameters):
-    """A custom task: a function in a user's Python file, and its properties that planning needs.
+    """A custom task: a function in a user's Python file, and the properties that planning needs.
 
     An attack is ``perturb(model, images, labels, strength, **parameters)`` and returns images; a measure is
     ``measure(model, images, labels, **parameters)`` and returns numbers by column (docs/your-own.md).

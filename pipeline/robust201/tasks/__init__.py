@@ -129,7 +129,7 @@ def _advise_key(key: str) -> str:
 
 
 def _normalise(text: str) -> str:
-    """Return the letters and digits of a text, without regard to case."""
+    """Return the letters and digits of a text, case-folded."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 

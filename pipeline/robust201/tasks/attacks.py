@@ -1,9 +1,9 @@
-"""Every attack: its parameters, named as in the sweep YAML, and its row.
+"""The table of attacks, and the classes of their parameters, which are named as in the sweep YAML.
 
-A class describes a family of attacks; the rows contain the norm and the defaults of each key. To add an attack, write a
-module in `attacks` with a function `attack` (see `attacks.runner`) and a row here, with a class of its parameters if no
-other fits. An attack without an entry in `attacks/reference.py` has `engines=("fused",)`. Tests that run for every task
-then cover it. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
+A class describes a family of attacks; `ATTACKS` has the norm and the defaults of each key. To add an attack, write a
+module in `attacks` with a function `attack` (see `attacks.runner`), an entry in `ATTACKS` and, if no existing class
+fits, a class of its parameters. An attack without an entry in `attacks/reference.py` has `engines=("fused",)`. Tests
+that run for every task then cover it. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 """
 
 from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ then move along the edge (Madry et al., 2018, appendix B)."""
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
     """Return a warning if the path is shorter than the ball's radius, so that the attack cannot reach the edge.
 
-    `field` is the parameter of the step length, and `radius` that of the largest ball, in the same unit as `step`.
+    `field` is the parameter of the step length, and `radius` is the largest radius, in the unit of `step`.
     """
     if steps * step >= radius * (1 - 1e-9):
         return ()
@@ -115,7 +115,7 @@ class Pgd(Attack):
 
 
 class PgdVariant(Attack):
-    """Projected gradient descent as Wang and Horne use it, with parameters in which implementations differ."""
+    """Projected gradient descent as Wang and Horne use it, with parameters for the differences of implementations."""
 
     only_in: ClassVar[Mapping[str, Norm]] = {"rel_stepsize": "Linf", "step_size": "L2"}
 
@@ -252,14 +252,14 @@ class Standard(Attack):
     """Maximum number of queries of Square per image."""
 
     def stages(self, key: str) -> tuple[tuple[str, Parameters], ...]:
-        # Other parameters have the norm's defaults. Each attacks the images that resist the earlier ones.
+        # Other parameters have the norm's defaults. Each attack gets the images that resist the earlier attacks.
         counts = (*[{"steps": self.steps}] * 3, {"queries": self.queries})
         attacks = ("aa_apgd-ce", "aa_apgd-t", "aa_fab-t", "aa_square")
         tasks = [next(task for task in ATTACKS if (task.attack, task.norm) == (name, self.norm)) for name in attacks]
         return tuple((task.key, task.parameters(**count)) for task, count in zip(tasks, counts, strict=True))
 
     def stage_passes(self, n_classes: int) -> tuple[float, ...]:
-        """Return the passes of each of the attacks per image that reaches it, if no target or query fools it."""
+        """Return the forward-pass equivalents of each attack, per image that reaches the attack and resists it."""
         targets, gradients = min(9, n_classes - 1), 3.0 * (self.steps + 1)
         return gradients + 10, targets * (gradients + 1), targets * (4.0 * self.steps + 3), self.queries
 
@@ -276,7 +276,7 @@ class Fmn(Attack):
     """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
 
     The attack searches for the smallest perturbation that fools a network. One run serves all epsilons: an image counts
-    as fooled at every epsilon that is not below its distance.
+    as fooled at every epsilon at or above its distance.
     """
 
     only_in: ClassVar[Mapping[str, Norm]] = {"projection": "L2"}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 FRACTION_BITS = 32
-"""Bits of a number of an image in fixed point; for a number in [0, 1], these are fractional bits."""
+"""Number of bits of a per-image number in fixed point; for a number in [0, 1], all of them are fractional bits."""
 
 Values = Mapping[str, NDArray[Any]]
 """Column name → array, as in `EvaluationResult.values`."""
@@ -78,7 +78,7 @@ def to_fixed_point(values: "torch.Tensor", largest: float = 1.0) -> "torch.Tenso
 
 
 def units_per_one(largest: float) -> float:
-    """Return how many units of fixed point make 1, so that the largest number has `FRACTION_BITS` bits."""
+    """Return the number of fixed-point units in 1, chosen so that the largest number has `FRACTION_BITS` bits."""
     return 2.0 ** (FRACTION_BITS - ceil(log2(largest)))
 
 
@@ -113,10 +113,10 @@ class Column:
         dtype: NumPy type.
         dimensions: lengths of the axes.
         add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
-            to the total at these indices, as counts or by `to_fixed_point`. None if the column follows from the counts.
+            to the total at these indices, as counts or in fixed point. None if the column is computed from `cm`.
         count_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
             column's; None if the column contains no means.
-        largest: largest number of an image, for means; `to_fixed_point` replaces larger numbers by it.
+        largest: largest per-image number, for means; `to_fixed_point` clips larger numbers to it.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
         is_counted: (value, `cm`) → whether whole numbers agree with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
@@ -151,7 +151,7 @@ class Column:
         return tuple(size if isinstance(size, int) else sizes[size] for size in self.dimensions)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Return whether an array of this shape has the column's axes, none of which is empty."""
+        """Return whether an array of this shape has the column's axes, all of them non-empty."""
         sizes: dict[Dimension, int] = {}
         return len(shape) == len(self.dimensions) and all(
             size and size == (axis if isinstance(axis, int) else sizes.setdefault(axis, size))

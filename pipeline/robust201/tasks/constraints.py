@@ -45,7 +45,7 @@ class Constraint:
             ValueError: see `parse_radius`.
         """
         strength = float(parse_radius(epsilon) * Fraction(self.divisor))
-        # 15 digits, so that 8/255 rounded to a float becomes 8 again.
+        # Round to 15 digits, so that 8/255 rounded to a float becomes 8 again.
         return strength if self.divisor == 1 else float(f"{strength:.15g}")
 
     def radius(self, strength: float) -> float:

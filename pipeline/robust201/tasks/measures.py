@@ -19,7 +19,7 @@ Mode = Literal["evaluation", "training"]
 class MeasureParameters(Parameters):
     """Base class of the parameters of measures.
 
-    A measure selects its images independently of the sweep, and has a single strength without meaning.
+    A measure selects its images independently of the sweep, and has a single placeholder strength.
     """
 
     default_columns: ClassVar[tuple[str, ...]]
@@ -45,7 +45,7 @@ class DerivativeParameters(MeasureParameters):
     Attributes:
         mode: mode of BatchNorm.
         batch: images per batch; a batch consists of consecutive images of the selection.
-        columns: columns to measure; None for `default_columns` or, if training mode excludes these, all others.
+        columns: columns to measure; None for `default_columns` or, if training mode excludes them, the others.
     """
 
     available_columns: ClassVar[tuple[str, ...]]
@@ -188,8 +188,8 @@ class HessianWeightsParameters(LanczosParameters):
         return True
 
     def n_passes(self, n_classes: int) -> float:
-        # One Lanczos run covers all images. Per-batch columns need one run per batch, which together cost as much
-        # again.
+        # One Lanczos run covers all images. Per-batch columns need one run per batch; together, these runs cost as
+        # much as the run on all images.
         is_per_batch = [name.startswith("batch_") for name in self.selected_columns]
         n_runs = any(is_per_batch) + (not all(is_per_batch))
         return _HESSIAN_PASSES * min(self.steps, _LANCZOS_STEPS) * n_runs

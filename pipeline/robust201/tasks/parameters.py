@@ -85,7 +85,7 @@ class Parameters(StrictModel):
 
     @property
     def images_file(self) -> str | None:
-        """The file that chooses the images; None if no file does."""
+        """File that selects the images, or None."""
         return self._images_file
 
     @property

@@ -1,4 +1,4 @@
-"""Strengths with their units, and keys at a strength, such as ``pgd:8/255``, ``pgd_l2:0.5`` or ``fog:3``."""
+"""Format and parse strengths with units, and keys at a strength, such as ``pgd:8/255``, ``pgd_l2:0.5`` or ``fog:3``."""
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.tasks.constraints import Constraint
@@ -34,7 +34,7 @@ def parse_term(term: str) -> tuple[str, str]:
 
 
 def parse_strength(text: str, constraint: Constraint | None) -> float:
-    """Return the strength that text means: an epsilon for pixels in [0, 1] (``8/255``) or, outside balls, a number.
+    """Parse a strength: an epsilon for pixels in [0, 1] (``8/255``) or, if the key has no norm ball, a number.
 
     Raises:
         ValueError: the text is neither.

@@ -25,9 +25,9 @@ class Procedure:
     """How an attack of this package is run on images at several strengths (see `attacks.runner`).
 
     Attributes:
-        per: what a group of images that are attacked together consists of. `sample`: one batch of images at any
-            strengths. `image`: one batch of images at all strengths, for attacks of which one run serves all strengths.
-            `pool`: as many images at all strengths as fit into memory, of which the attack itself forms batches.
+        per: group of images that are attacked together. `sample`: one batch of images at any strengths. `image`: one
+            batch of images at all strengths, for attacks that serve all strengths with one run. `pool`: as many images
+            at all strengths as fit into memory; the attack itself divides them into batches.
         attacks: whether the attack also changes images that are misclassified without an attack.
         runs: (parameters, number of classes) → number of runs. After each run, the results are classified, and only
             images that resist are attacked again. Images that resist all runs are returned unchanged. None for a single
@@ -47,17 +47,17 @@ class Task:
         key: name in the paper's style, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         model: class of the key's parameters.
-        module: module of the package that does the work in its function `kind`, such as ``attacks.pgd``.
+        module: module of the package whose function `kind` does the work, such as ``attacks.pgd``.
         defaults: default parameters of the key where they differ from those of the class.
         procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
-        attack: key without the norm's suffix, if it has one; empty if the task is no attack.
+        attack: key without the norm's suffix, if it has one; empty if the task is not an attack.
         group: group of a corruption (Hendrycks and Dietterich, ICLR 2019), which figures show together.
-        engines: engines that have the task.
+        engines: engines that implement the task.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
         semantics_version: increased only when results change although the parameters are equal.
-        images_version: version of a corruption's generator, increased only when equal images give different pixels; not
+        images_version: version of a corruption's generator, increased only when it changes the pixels; not
             used for published corrupted images.
         name: name in figures; if empty, the key with spaces.
     """
@@ -91,7 +91,7 @@ class Task:
         return self.model.field_names(self.norm)
 
     def complete(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of `model` for parameters from a sweep: with the key's norm and defaults.
+        """Add the key's norm and defaults to parameters from a sweep; the result has the fields of `model`.
 
         Raises:
             ValueError: the fields contain the norm, which the key determines.
@@ -137,7 +137,7 @@ class Task:
         """Import the task's function, which imports torch.
 
         Raises:
-            ConfigError: the engine does not have the task.
+            ConfigError: the engine does not implement the task.
         """
         if engine not in self.engines:
             raise ConfigError(

@@ -24,7 +24,7 @@ _NORMAL_START_STD = 0.001
 
 
 class StepLoss(NamedTuple):
-    """Loss of one training step: the mean over the batch, and the logits (B, C) from which the accuracy is computed.
+    """Mean loss of one training step, and the logits (B, C) from which the accuracy is computed.
 
     With PGD, they are the logits of the adversarial images; otherwise, they are the logits of the augmented images.
     """
@@ -34,7 +34,7 @@ class StepLoss(NamedTuple):
 
 
 class RandomStarts(NamedTuple):
-    """What determines the random starts of an attack on a batch: seed, epoch (from 0) and ids (B,) of the images."""
+    """Source of an attack's random starts on a batch: seed, epoch (counted from 0) and image ids (B,)."""
 
     seed: int
     epoch: int

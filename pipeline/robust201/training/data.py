@@ -1,7 +1,7 @@
 """Batches of training data, as NumPy arrays. Images are uint8. The training loop augments and normalises them.
 
-Robust images contain only features that a robust network uses (see `training.robust_features`); natural images are
-those of an ordinary dataset.
+Robust images contain only features that a robust network uses (see `training.robust_features`); natural images come
+from an ordinary dataset.
 """
 
 from collections.abc import Iterator

@@ -27,6 +27,6 @@ def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def image_random_words(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
-    """Return random words (count,) for one image. Purposes that need many words, such as one per pixel, use this."""
+    """Return random words (count,) for one image, for purposes that need many words, such as one per pixel."""
     words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
     return words

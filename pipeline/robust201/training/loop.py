@@ -175,7 +175,7 @@ class _Training:
         self._begin_epoch()
 
     def _check_network(self, second_network: nn.Module) -> None:
-        """Check logits on a few images, given a second network of the same kind, because `Classifier` freezes it."""
+        """Check the logits of a second build of the network on a few images; `Classifier` would freeze the first."""
         if second_network is self._network:
             raise NetworkError(
                 f"Building the network failed for {self._label}: two calls of the function returned the same module, "

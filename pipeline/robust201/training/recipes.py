@@ -116,7 +116,7 @@ def _check_length(value: object) -> object:
 
 
 Length = Annotated[float | str, BeforeValidator(_check_length)]
-"""A distance in the space of images, as written: a number, or text such as ``8/255``."""
+"""Distance between images as written in the YAML: a number, or text such as ``8/255``."""
 
 
 def read_length(length: float | str) -> float:

@@ -83,7 +83,7 @@ def write_feature_images(
 ) -> str:
     """Generate a training split of features in a folder, or resume it, and return its hash (see `images.store`).
 
-    Pixels are rounded half up to 8 bits. On a CPU, equal arguments and numbers of threads give equal bytes. `network`
+    Pixels are rounded half up to 8 bits. On a CPU, equal arguments and thread counts give equal bytes. `network`
     has fields that identify the network, such as its name; they are recorded next to the images, together with the hash
     of its weights.
 
@@ -269,7 +269,7 @@ def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.T
 
     def represent(classifier: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
         nonlocal is_first_pass
-        if is_first_pass:  # a classifier looks once, in a pass of its own, whether there are gradients
+        if is_first_pass:  # a classifier checks its gradients once, in an extra pass
             classifier(pixels[:1].detach().clone().requires_grad_())
             is_first_pass = False
         layer_inputs.clear()

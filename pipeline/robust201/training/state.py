@@ -1,7 +1,7 @@
 """Saved states of a training run, from which it resumes with the same result: safetensors files with JSON metadata.
 
 A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``. It is written atomically,
-and used only if its hash matches. A new state replaces the one before it. A folder belongs to one training run. Two
+and used only if its hash matches. A new state replaces the previous one. A folder belongs to one training run. Two
 processes that use it at once write the same bytes.
 """
 
@@ -44,7 +44,7 @@ class EpochRecord:
 class TrainingState:
     """State of a training run after `step` steps. Tensors are on the CPU, by name.
 
-    `sums` are the sum of losses and the numbers of correct and of all images, in the completed part of an epoch.
+    `sums`: sum of losses, number of correct images and number of images, in the completed part of an epoch.
     """
 
     step: int

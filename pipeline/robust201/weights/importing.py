@@ -1,7 +1,7 @@
 """Import weights into a checkpoint store. This is the only step that opens third-party pickles.
 
 Published records are not reliable: some trials (training runs of a network) have the fields of another network
-(NATS-Bench issue 36). Therefore, the names and shapes of every state_dict are compared with the network of its index.
+(NATS-Bench issue 36). Therefore, each state_dict's names and shapes are compared with those of the expected network.
 """
 
 import re

@@ -63,7 +63,7 @@ def check_shapes(
 
 
 def _build_shapes(space: Space, architecture: ArchitectureId, n_classes: int) -> dict[str, tuple[int, ...]]:
-    """Build a network without values, and return the shapes of its tensors by name."""
+    """Build a network on the meta device, and return the shapes of its tensors by name."""
     import torch
 
     with torch.random.fork_rng(devices=[]), torch.device("meta"):

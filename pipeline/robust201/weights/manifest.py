@@ -67,7 +67,7 @@ class CheckpointRecord(_Record):
     Attributes:
         index: id of the architecture.
         spec: cell string of the architecture; None in spaces without cells.
-        epochs: number of epochs of training; for a snapshot within an epoch, of complete epochs before it.
+        epochs: number of training epochs; for a snapshot within an epoch, number of complete epochs before it.
         channels: channels of the first stage (C), if the size of the networks can be set; otherwise None.
         cells: cells per stage (N), or None like `channels`.
         source: file from which the weights were imported, or the software that trained them.
@@ -227,7 +227,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
 
 
 def parse_line(line: bytes, name: str) -> CheckpointRecord:
-    """Return the record in a line, or raise a `CheckpointError` about `name` and the first invalid field."""
+    """Return the record in a line, or raise a `CheckpointError` that contains `name` and the first invalid field."""
     try:
         return CheckpointRecord.model_validate_json(line)
     except ValidationError as error:

@@ -129,7 +129,7 @@ class CheckpointStore:
 
         They are sorted by recipe, epochs, steps and seed. Every combination of `recipes`, lengths (`epochs` and
         `steps`) and `seeds` must exist. If `epochs` and `steps` are None, all lengths are selected. If `seeds` is None,
-        all seeds are selected, and if `recipes` is None, the only recipe.
+        all seeds are selected. If `recipes` is None, only one recipe may match.
 
         Raises:
             CheckpointError: a combination is missing, or `recipes` is None and several recipes match; the message lists
@@ -144,7 +144,7 @@ class CheckpointStore:
         return self._find_matching((space, dataset, index), queries)
 
     def _find_matching(self, network: NetworkName, queries: Sequence["_Query"]) -> tuple[CheckpointRecord, ...]:
-        """Return the sorted checkpoints that match any query; each query must match some, without a recipe of one."""
+        """Return the sorted matches of all queries; raise if a query matches none, or several recipes."""
         trials = self._load_networks().get(network, {})
         for query in queries:
             if not any(query.matches(record) for record in trials.values()):

@@ -22,7 +22,7 @@ def fetch(name: str, folder: Path, *, progress: Any = None) -> Path:
     Existing files are verified and not replaced. An archive that the user placed in `folder` is used without
     network access, and stays there; a downloaded archive is removed after unpacking.
 
-    `progress` is a progress bar of pooch, with `total` (in bytes), `update`, `reset` and `close`, or None.
+    `progress` is a progress bar for pooch, with `total` (in bytes), `update`, `reset` and `close`, or None.
 
     Raises:
         ConfigError: the registry has no such entry.

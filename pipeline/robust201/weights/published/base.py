@@ -40,7 +40,7 @@ class Selection:
     """Selection of a network's trials. A trial is a training run on one dataset, with a length and a seed.
 
     Attributes:
-        datasets: names of datasets that must all exist; None selects the existing ones of `DEFAULT_DATASETS`.
+        datasets: names of datasets that must all exist; None selects those of `DEFAULT_DATASETS` that exist.
         hp: training length, ``"200"`` or ``"12"`` epochs, as in the published records.
         seed: preferred training seed; a network without it uses its lowest seed. None selects every seed.
     """
@@ -153,7 +153,7 @@ def numbered_format(
     def make_readers(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
         files: dict[int, Path] = {}
         for file, match in matching_files(path, pattern):
-            # Zero-padded names come first, so they are preferred as in the official reader.
+            # Zero-padded names are sorted first and kept, as in the official reader.
             files.setdefault(int(match[1]), file)
 
         def absent_message(index: int) -> str:
