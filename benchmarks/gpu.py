@@ -188,7 +188,7 @@ def images_per_second(size: Size, compute: Callable[[], object]) -> float:
 
 
 def measure_passes(size: Size) -> Rows:
-    """Measure passes of the compiled network with and without graphs, whose bits must be equal, and of autograd."""
+    """Measure passes of autograd, and of the compiled network without and with graphs, which must give equal bits."""
     for index in size.networks:
         case = make_case(index, size)
         models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.published}
@@ -203,7 +203,7 @@ def measure_passes(size: Size) -> Rows:
 
 
 def measure_square(size: Size) -> Rows:
-    """Measure Square with pinned copies of proposals, and with copies that wait."""
+    """Measure Square with pinned copies of proposals, and with blocking copies."""
     copies = {"pinned": copy_to_device, "waiting": lambda tensor, device: tensor.to(device)}
     for index in size.networks[:1]:
         case = make_case(index, size)
@@ -292,7 +292,7 @@ def measure_in_process(name: str, device: str) -> dict[str, Any]:
 
 
 def show(name: str, result: dict[str, Any]) -> None:
-    """Print a step's table, or why it failed."""
+    """Print a step's table, or its error."""
     print(f"\n## {name}: {result.get('error') or format(result['step_seconds'], '.0f') + ' s'}\n")
     if result["rows"]:
         print("| " + " | ".join(result["rows"][0]) + " |\n" + "|---" * len(result["rows"][0]) + "|")

@@ -4,7 +4,7 @@
 
 Prints a table of steps with wall and CPU seconds and peak memory. Each step is a separate process, measured from its
 start. If other programs run on the machine, CPU time is more reliable. The results are those of `jobs/paper.yaml`
-without confidences. Shards are small (about 3 KB), since all predictions are equal, and there are two classes:
+without confidences. Shards are small (about 3 KB): all predictions are equal, and there are two classes. Steps:
 
 - resume: plan and find the missing parts, like `run`; once with loose shards, and once with packs.
 - driver: simulate one hour of a driver with 1,000 workers, with 10% of the parts missing. A worker is lost every 7.5 s.
@@ -215,7 +215,7 @@ def counting_requests() -> Iterator[Counter[str]]:
 
 
 def requests_step(results: Path) -> str:
-    """Count requests to an object store with some thousand shards."""
+    """Count requests to an object store with over a thousand shards."""
     lines = []
 
     def measure(label: str, function: Callable[[], Any]) -> Any:

@@ -20,7 +20,7 @@ _INTERNAL = {
 
 
 def describe_api(*names: str) -> str:
-    """Return Markdown for functions and classes, such as `robust201.evaluate`; of errors only the first sentence."""
+    """Return Markdown for functions and classes, such as `robust201.evaluate`; errors get one sentence."""
     return "\n\n".join(text for name in names for text in _describe(name))
 
 

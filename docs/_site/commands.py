@@ -11,7 +11,7 @@ from robust201.cli.app import app
 from robust201.cli.help_texts import GROUPS
 
 _PARAMETER = re.compile(r"^\* `(?:\S+, )?(\S+?)(?: [^`]*)?`: .*\n", re.M)
-"""A line about an argument or option, such as ``* `--out <path>`: Folder to write.``; the group is its name."""
+"""A line about an argument or option, such as ``* `--out <path>`: Folder to write.``; the regex group is its name."""
 
 
 def describe_commands() -> str:
@@ -25,7 +25,7 @@ def describe_commands() -> str:
 def _describe_group(names: Sequence[str]) -> str:
     texts = [_describe_command(name) for name in names]
     counts = Counter(match[0] for text in texts for match in _PARAMETER.finditer(text))
-    # Of two shared parameters with the same name, only the more frequent one is moved.
+    # If two shared parameters have the same name, only the more frequent one is moved.
     shared = {_PARAMETER.match(line)[1]: line for line, count in reversed(counts.most_common()) if count > 1}  # type: ignore[index]
     text = "\n\n".join(_refer_to_shared(text, shared) for text in texts)
     return f"Several of these commands have:\n\n{''.join(sorted(shared.values()))}\n{text}" if shared else text

@@ -133,7 +133,7 @@ def _listed_attributes(model: type) -> dict[str, str]:
 
 
 def field_meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the description of each field from the docstrings; that of a subclass replaces that of its base class."""
+    """Return the description of each field from the docstrings; a subclass's description replaces its base class's."""
     meanings: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, BaseModel) and base.__module__.startswith("robust201."):
@@ -152,7 +152,7 @@ def _format_meaning(text: str) -> str:
 def _format_table(
     schema: Mapping[str, Any], meanings: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> str:
-    """Return the Markdown table of a model's fields; their defaults are those of the schema unless they are given."""
+    """Return the Markdown table of a model's fields; `defaults` replaces the defaults of the schema."""
     lines = ["| field | meaning | type, limits | default |", "|---|---|---|---|"]
     required = schema.get("required", [])
     for name, field in schema.get("properties", {}).items():
@@ -206,7 +206,7 @@ def describe_models(name: str) -> str:
 
 
 def _describe_fields(model: type[BaseModel], schema: Mapping[str, Any], shared: Collection[str]) -> str:
-    """Return the table of a model's fields, without those of a base class on another page, which a sentence names."""
+    """Return the table of a model's own fields; a sentence names a base class that another page describes."""
     base = next((base for base in model.__mro__[1:] if base.__name__ in shared), None)
     inherited = base.model_fields if base is not None and issubclass(base, BaseModel) else ()
     fields = {name: field for name, field in schema.get("properties", {}).items() if name not in inherited}

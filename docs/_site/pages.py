@@ -86,7 +86,7 @@ def table_of_contents(docname: str) -> str:
 def rewrite_links(text: str, file: Path, page: Path) -> str:
     """Return the Markdown of `file` with relative links that work on `page`; both paths are relative to the repository.
 
-    A link to a file that has a page leads to that page. Of a link to a folder, only the text remains.
+    A link to a file that has a page leads to that page. A link to a folder becomes plain text.
     """
 
     def rewrite(match: re.Match[str]) -> str:

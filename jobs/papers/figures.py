@@ -27,13 +27,13 @@ def draw_lines(
     Args:
         frame: the numbers; columns other than `x`, `y`, `band`, `printed` and `chance` are text.
         path: file to write.
-        x: column of the horizontal axis, numbers or text in its order; its name is the axis title, as for `y`.
+        x: column of the horizontal axis: numbers, or text in the order of the rows. Column names are axis titles.
         y: column of our numbers.
         colour: column that names the lines.
         panel: column that names the panels.
         band: columns with the ends of an interval, which is drawn as a band.
         printed: column with the printed numbers (NaN if there is none).
-        chance: column with the value of guessing, drawn as a dashed line.
+        chance: column with the accuracy of random guessing, drawn as a dashed line.
         columns: number of panels per row.
     """
     is_text = not pd.api.types.is_numeric_dtype(frame[x])

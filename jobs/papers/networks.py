@@ -18,8 +18,8 @@ class Trained(NamedTuple):
         reader: the export.
         weights: name of the weights in it.
         recipe: recipe of the training run.
-        epochs: length of training in epochs; None within an epoch.
-        steps: length of training in iterations; None for a number of epochs.
+        epochs: length of training in epochs; None if it ended within an epoch.
+        steps: length of training in iterations; None if it ended after whole epochs.
         seed: seed of the training run.
     """
 

@@ -48,10 +48,8 @@ def p_value(value: float) -> str:
 def claims_table(claims: Sequence[Claim]) -> str:
     """Return a table of claims, with the number of claims of each verdict above it."""
     counts = Counter(claim.verdict for claim in claims)
-    sentence = (
-        f"Of {len(claims)} claims, {counts[HOLDS]} hold, {counts[FAILS]} do not hold, and {counts[UNDECIDED]} are "
-        "undecided on these data."
-    )
+    tally = ", ".join(f"{verdict} ({counts[verdict]})" for verdict in (HOLDS, FAILS, UNDECIDED))
+    sentence = f"Verdicts on {len(claims)} claims: {tally}."
     columns = ["claim", "place", "printed", "ours", "data", "verdict", "would decide"]
     return f"{sentence}\n\n{table(columns, [[cell or '–' for cell in claim] for claim in claims], len(columns))}"
 

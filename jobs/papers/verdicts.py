@@ -1,4 +1,4 @@
-"""Verdicts on a work's claims: each follows from an interval, and says how many units would decide an open claim."""
+"""Verdicts on a work's claims, from intervals, and the number of units that would decide an open claim."""
 
 import math
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Claim(NamedTuple):
         place: section, figure or table in the work.
         printed: the work's numbers.
         ours: our numbers, with intervals.
-        data: what ours was computed from.
+        data: networks and images from which our numbers were computed.
         verdict: `HOLDS`, `FAILS` or `UNDECIDED`.
         would_decide: for an undecided claim, what would decide it.
     """
@@ -69,7 +69,7 @@ def units_to_decide(estimate: Estimate) -> float:
     half_width = (estimate.high - estimate.low) / 2
     if not half_width < math.inf or estimate.value == 0:
         return math.inf
-    # The interval is ± quantile × spread / sqrt(n). Joint intervals are wider, by a larger spread.
+    # The interval is ± quantile × spread / sqrt(n). For joint intervals, which are wider, the spread is larger.
     spread = half_width * math.sqrt(estimate.n) / _quantile(estimate.n, estimate.groups)
     n = max(2, math.ceil((_quantile(10**9, 1) * spread / estimate.value) ** 2))
     while _quantile(n, estimate.groups) * spread / math.sqrt(n) >= abs(estimate.value):
@@ -88,7 +88,7 @@ def describe_units(estimates: Iterable[Estimate], unit: str, available: float = 
 def mean_estimate(values: ArrayLike, parts: int = 1) -> Estimate:
     """Return the mean of independent values with Student's interval; it is unknown (NaN) for a single value.
 
-    `parts` is the number of estimates whose intervals shall have the joint coverage `LEVEL`.
+    `parts` is the number of estimates whose intervals must have the joint coverage `LEVEL`.
     """
     sample = np.asarray(values, np.float64)
     mean, n = float(sample.mean()), len(sample)

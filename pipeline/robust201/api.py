@@ -81,12 +81,12 @@ def evaluate(
             corruptions at severity 5; ``"robustbench-linf"``, ``"robustbench-l2"`` and ``"robustbench-corruptions"``
             follow a RobustBench leaderboard on CIFAR-10, and the result's `model_info` has the format of RobustBench's
             `model_info` files.
-        save: folder to which the results of each key are written when it is done. If the folder already has results of
+        save: folder to which the results of each finished key are written. If the folder already has results of
             the same network, images and parameters, only the missing ones are computed. `Evaluation.load` reads it.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or up to 200 with the
             preset ``"quick"``. For a leaderboard, the first images are evaluated instead.
         normalisation: mean and standard deviation per channel, if the module takes normalised images.
-        n_classes: number of classes C; None takes it from the module's output.
+        n_classes: number of classes C; None means the length of the module's output.
         seed: seed of the subset and of all random numbers.
         engine: ``"fused"`` (robust201's own attacks), or ``"reference"`` to run Foolbox and AutoAttack themselves.
         device: device to compute on; None uses the module's device.
@@ -101,7 +101,7 @@ def evaluate(
         in units of the pixel range for L2 and L1; severity of a corruption; otherwise 0), `unit` (of the strength),
         `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`
         and `seconds` (for strengths that are attacked together, only the sum is meaningful; after an interruption, it
-        is that of the last call). A measure (kind ``measure``) has no accuracy but columns of its own, such as
+            covers the last call only). A measure (kind ``measure``) has no accuracy but columns of its own, such as
         `squared_norm`, which are NaN in other rows.
         Further attributes: `outcomes` (which images were classified correctly), `distances` (smallest perturbations
         found by attacks such as `fmn`, in the unit of `strength`) and `summary` (a text on accuracy under all attacks

@@ -33,7 +33,7 @@ _Network = nn.Module | Evaluation | UserNetwork | str | Path
 _NamedNetwork = nn.Module | Evaluation | UserNetwork
 
 Networks = Mapping[str, _Network] | Sequence[_Network] | _Network
-"""Networks by name, in a list, or a single one."""
+"""Networks by name, a list of networks, or a single network."""
 
 
 def compare(
@@ -215,7 +215,7 @@ def _check_arguments(
 
 
 def _check_saved(named: Mapping[str, object], fields_by_key: Mapping[str, Mapping[str, Any]], engine: str) -> None:
-    """Check that saved results have the parameters that are set."""
+    """Check that saved results have the requested parameters."""
     for key, fields in fields_by_key.items():
         requested = parse_parameters(find_key(key), fields, engine).identity()
         for name, network in named.items():
@@ -266,8 +266,8 @@ def parse_attacks(keys: Keys) -> tuple[dict[str, dict[str, Any]], Constraint]:
     for key, fields in fields_by_key.items():
         if find_key(key).key not in known:
             raise ConfigError(
-                f"Computing curves failed for {key!r}: expected minimum-norm attacks ({', '.join(known)}), got another "
-                "key. Choose one of them."
+                f"Computing curves failed for {key!r}: it is not a minimum-norm attack. Choose one or more of "
+                f"{', '.join(known)}."
             )
         if "epsilons" in fields:
             raise ConfigError(

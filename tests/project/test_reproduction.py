@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import DOCS
 
-VERDICTS = ("as printed", "in small", "in part", "not")
+VERDICTS = ("as printed", "at small scale", "in part", "not")
 WORK_NAMES = ("NAS-Bench-201", "robust features", "image distribution", "pipeline")
 
 with (DOCS / "tables/reproduction.csv").open(newline="") as file:
@@ -39,7 +39,7 @@ def test_reproduction_totals_equal_verdicts_in_table():
 def test_reproduction_summaries_agree_with_totals():
     items, printed, small, part, none = read_totals()["all"]
     summary = (
-        f"Of {items} items, {printed} are reproduced as printed, {small} in small, {part} in part, and {none} not."
+        f"Of {items} items, {printed} are reproduced as printed, {small} at small scale, {part} in part and {none} not."
     )
     for page in (DOCS / "reproduction.md", REPOSITORY / "README.md"):
         assert summary in " ".join(page.read_text().split())

@@ -91,7 +91,7 @@ def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
 
 
 def read_by_hand(file: Path) -> dict[str, Correct]:
-    """Read the outcomes by key of `by_hand.py`; return an empty dictionary if it has not run."""
+    """Read the outcomes that `by_hand.py` wrote, by key; return an empty dictionary if it has not run."""
     if not file.exists():
         return {}
     return {key: np.array(result["correct"], bool) for key, result in json.loads(file.read_text()).items()}

@@ -32,7 +32,7 @@ BATCH = 250
 
 
 def attack_with_foolbox(key: str, parameters: dict[str, Any]) -> foolbox.attacks.base.Attack:
-    """Return Foolbox's attack for a key. Omitted parameters have Foolbox's defaults, but for `pgd_l2` robust201's."""
+    """Return Foolbox's attack for a key. Omitted parameters have Foolbox's (`pgd_l2`: robust201's) defaults."""
     if key == "fgsm":
         return foolbox.attacks.LinfFastGradientAttack()
     if key == "pgd":

@@ -1,6 +1,6 @@
 """Networks that others trained, as a space of robust201: `space: {file: jobs/papers/controls/networks.py}`.
 
-All take pixels in [0, 1]. Nothing of robust201 is used.
+All take pixels in [0, 1]. This file does not import robust201.
 """
 
 import torch

@@ -281,7 +281,7 @@ def judge_cells(results: Results, differences: Sequence[Estimate]) -> tuple[str,
 
 
 def claims_about_neighbours(results: Results) -> Iterator[Claim]:
-    """Test the claims about the cells that differ from #13714, the best one on clean images, on one edge."""
+    """Test the claims about #13714, the best cell on clean images, and the cells that differ from it on one edge."""
     index_by_cell = {tuple(operations(cell)): index for cell, index in results.classes.items()}
     best = operations(results.cells[BEST_CLEAN])
     choices = sorted({operation for cell in index_by_cell for operation in cell})
@@ -317,7 +317,7 @@ def claims_about_neighbours(results: Results) -> Iterator[Claim]:
 
 
 def claim_jacobian(results: Results) -> Claim:
-    """Test whether the correlations at all small epsilons differ from 0, with the same sign, and none is weak."""
+    """Test whether all correlations at small epsilons have the same sign, differ from 0, and are not weak."""
     claim = "At small epsilons, the norm of the Jacobian correlates well with the accuracy under PGD."
     taus = {
         strength: tau_estimate(results.jacobian, results.accuracies["pgd", strength], len(SMALL_EPSILONS))

@@ -15,15 +15,15 @@ MAX_CELLS = 300
 """Rank correlations and their intervals are computed on at most this number of cells, drawn at random (seed 0)."""
 
 MIN_DISTINCT = 10
-"""Smallest number of distinct accuracies among the cells with which an accuracy enters a rank correlation."""
+"""Minimum number of distinct accuracies among the cells; accuracies with fewer are not used in rank correlations."""
 
 MIN_CELLS = 8
 
 UNCORRELATED = 0.2
-"""Rank correlations between -0.2 and 0.2 count as none."""
+"""Rank correlations between -0.2 and 0.2 count as no correlation."""
 
 LARGEST_EPSILON = 8.0
-"""FGSM at 255/255 removes the image, and shows nothing of the network's confidence in it."""
+"""Largest epsilon at which confidences are tested: FGSM at 255/255 destroys the image."""
 
 SEVERITY = 3.0
 """Severity of the paper's figure 5."""
@@ -79,7 +79,7 @@ def too_little(results: Results, claim: str, place: str) -> Claim:
 
 
 def claim_within_and_between_attacks(results: Results) -> Claim:
-    """Test whether rankings at two epsilons agree more if the attack is the same than if it is another one."""
+    """Test whether rankings at two epsilons agree more under the same attack than under different attacks."""
     claim = "Rankings of cells at two epsilons agree more under one attack than under two attacks."
     place = "Section 3.2, figure 3"
     columns = [
@@ -132,7 +132,7 @@ def claim_uncorrelated_corruptions(results: Results) -> Claim:
     n_pairs = len(columns) * (len(columns) - 1) // 2
     ours = (
         f"Kendall's tau is between -{UNCORRELATED:g} and {UNCORRELATED:g} for {estimate.value + 0.5:.0%} of {n_pairs} "
-        f"pairs at severity {SEVERITY:g}; this minus one half {estimate}"
+        f"pairs at severity {SEVERITY:g}; fraction minus 0.5: {estimate}"
     )
     return make_claim(results, claim, place, ours, [estimate])
 
@@ -178,7 +178,7 @@ def claim_linearity(results: Results) -> Claim:
 
 
 def claims_about_confidences(results: Results) -> Iterator[Claim]:
-    """Test what figure 15 shows of FGSM: the mean confidence of right and of wrong predictions by epsilon."""
+    """Test figure 15 for FGSM: the mean confidence of right and of wrong predictions by epsilon."""
     right_claim = (
         "Under FGSM, the mean confidence of right predictions falls from each epsilon to the next, up to 8/255."
     )

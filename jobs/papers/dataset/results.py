@@ -1,4 +1,4 @@
-"""Accuracies of cells, read from exports, and what the claims of the dataset paper need to know about the cells."""
+"""Accuracies and properties of cells, read from exports, for the claims of the dataset paper."""
 
 import json
 import math
@@ -54,10 +54,10 @@ class Results:
 
     @property
     def has_printed_size(self) -> bool:
-        """Whether the networks have the paper's size, so that they may be those of the claims.
+        """Whether the networks have the paper's size, so that they may be the paper's networks.
 
-        A claim that names cells then concerns these networks. Otherwise, it concerns what training makes of the cells,
-        and one training run per cell cannot decide it.
+        A claim that names cells then concerns these networks. Otherwise, it concerns the cells with any weights, and
+        one training run per cell cannot decide it.
         """
         return bool(self.sweep.get("network", PRINTED_NETWORK) == PRINTED_NETWORK)
 

@@ -235,8 +235,8 @@ def printed_comparisons() -> pd.DataFrame:
     """Recompute the printed decisions from the printed means and standard deviations of 20 networks per group.
 
     Returns:
-        `compare` of the printed tables with the columns `certain` (whether the epochs are), `printed` (the side with
-        the marker, or ""), `marked` (the side that should have it) and `agrees`.
+        The rows of `compare` for the printed tables, with the columns `certain` (whether both epochs are certain),
+        `printed` (the side with the marker, or ""), `marked` (the side that should have it) and `agrees`.
     """
     tables = printed_tables()
     cells = {(row["network"], row["group"], row["epoch"]): row for row in tables.to_dict("records")}
@@ -294,7 +294,7 @@ def test_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
 
 
 def control_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
-    """Compare MNIST at 28×28×1 and at 32×32×3 (section 3.2, without numbers)."""
+    """Compare MNIST at 28×28×1 and at 32×32×3 (section 3.2, which has no numbers)."""
     cells = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     epochs = [epoch for network, group, epoch in cells.index if (network, group) == ("LeNet", "mnist_28")]
     if not epochs:
@@ -376,9 +376,9 @@ def describe_agreement(summaries: pd.DataFrame) -> str:
     differing = summaries.loc[p.index[holm_adjust(p) < LEVEL]]
     names = ", ".join(f"{GROUPS[row['group']].label} at epoch {row['epoch']}" for row in differing.to_dict("records"))
     sentence = (
-        f"Of {len(p)} means of R with printed numbers, {len(differing)} differ significantly from print after Holm's"
+        f"Significant differences from the {len(p)} printed means of R, after Holm's correction: {len(differing)}"
     )
-    return f"{sentence} correction{f' ({names})' if names else ''}."
+    return f"{sentence}{f' ({names})' if names else ''}."
 
 
 def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, summaries: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Draws images of the work: sample blends (figure 3), and attacked images with their changes (figures 8 and 9).
+"""Draws images of the work: sample blends (figure 3), and attacked images with perturbations (figures 8 and 9).
 
     python -m jobs.papers.image_distribution.pictures blends DATA RUNS OUT.png
     python -m jobs.papers.image_distribution.pictures attacked DATA RUNS OUT.png
@@ -48,7 +48,7 @@ def blends(data: Path, runs: Path) -> list[list[Picture]]:
 
 
 def attacked(data: Path, runs: Path, store: Path | None = None) -> list[list[Picture]]:
-    """Return the first image of MNIST and of CIFAR-10 under FGSM at each epsilon, and its changes around grey."""
+    """Return the first image of MNIST and of CIFAR-10 under FGSM at each epsilon, and the perturbations on grey."""
     grid = []
     for name in ("mnist", "cifar10"):
         images = load_images(name, path=data / name)

@@ -1,4 +1,4 @@
-"""Alternatives to R by trapezoids: R of a fitted psychometric function, and sensitivities d' of different tasks."""
+"""Alternatives to R from trapezoids: R of a fitted psychometric function, and sensitivities d' of different tasks."""
 
 from typing import NamedTuple
 

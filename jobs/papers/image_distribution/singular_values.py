@@ -3,9 +3,9 @@
     python -m jobs.papers.image_distribution.singular_values --fusion runs/image-distribution-lenet/fusion-digit
 
 The output is a Markdown table with means and standard deviations over the test images of each set, for raw pixels and
-after subtracting each channel's mean. Its columns are the effective rank, how many of the largest singular values hold
-99% of the energy, and the fraction that the largest one holds. ROBUST201_DATA names
-a folder with mnist/ and cifar10/; the blends are test images that `fuse.py` wrote.
+after subtracting each channel's mean. Its columns are the effective rank, the number of largest singular values that
+hold 99% of the energy, and the fraction of the energy in the largest one. ROBUST201_DATA names a folder with mnist/ and
+cifar10/; the blends are test images that `fuse.py` wrote.
 """
 
 import argparse

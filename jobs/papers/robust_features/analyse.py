@@ -118,10 +118,10 @@ def measure_mixing(networks: Sequence[Trained]) -> tuple[pd.DataFrame, pd.DataFr
 
 
 def measure_equivariance(networks: Sequence[Trained], seed: int = 0) -> pd.DataFrame:
-    """Return accuracies by attack, setting, architecture and recipe: mean over seeds on each half of the images.
+    """Return accuracies by attack, setting, architecture and recipe, averaged over seeds, on each half of the images.
 
-    `validation` is the accuracy on a random half of the images, on which the best candidate is chosen; the other
-    numbers are those of the other half.
+    `validation` is the accuracy on a random half of the images, which can be used for selection; the other columns are
+    from the other half.
     """
     rows = []
     for network in networks:
@@ -141,7 +141,7 @@ def measure_equivariance(networks: Sequence[Trained], seed: int = 0) -> pd.DataF
 
 
 def trends(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return each curve's first, last, lowest and highest mean, and tau with its interval; and the printed ones."""
+    """Return first, last, lowest and highest mean, and tau with its interval, of each of our and the printed curves."""
     rows = []
     for (run, curve), ours in curves.groupby(["run", "curve"], sort=False):
         printed = PUBLISHED["dynamics"]["runs"].get(run, {}).get(curve, [])
@@ -160,7 +160,7 @@ def trends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def tau_estimate(x: ArrayLike, y: ArrayLike, parts: int = 1) -> Estimate:
-    """Return Kendall's tau with the interval of the standard error of independent rankings."""
+    """Return Kendall's tau with an interval from the standard error of independent rankings."""
     values = np.asarray(y, np.float64)
     n = len(values)
     error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
@@ -228,7 +228,7 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
     for row in slopes.to_dict("records"):
         is_clean = row["curve"] == "clean"
         sign = -1 if is_clean else 1
-        # Two seeds with equal slopes have no spread, which says nothing about other seeds.
+        # Two seeds with equal slopes have no spread, so the spread over other seeds is unknown.
         known = row["high"] - row["low"] > 1e-9
         bounds = sorted((sign * row["low"], sign * row["high"])) if known else [-math.inf, math.inf]
         slope = Estimate(sign * row["slope"], bounds[0], bounds[1], int(row["n"]))
@@ -260,7 +260,7 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
 
 
 def select(candidates: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
-    """Return, for each attack, setting and `column`, the candidate with the best accuracy `by`; the first in ties."""
+    """Return, for each attack, setting and `column`, the candidate with the best accuracy `by`; the first if tied."""
     best = candidates.loc[candidates.groupby(["attack", "setting", column], sort=False)[by].idxmax()]
     return best.set_index(["attack", "setting", column])
 
@@ -364,7 +364,7 @@ def equivariance_table(candidates: pd.DataFrame) -> str:
 
 
 def effect_of_selection(candidates: pd.DataFrame) -> str:
-    """Return a sentence on how much choosing on the test images flatters the chosen candidates."""
+    """Return a sentence on how much selection on the test images overestimates accuracy."""
     by_test, by_validation = (best_by_network(candidates, by)["mean"] for by in ("mean", "validation"))
     n_candidates = candidates.groupby(["attack", "setting", "architecture"]).size().max()
     if n_candidates == 1 and (by_test == by_validation).all():

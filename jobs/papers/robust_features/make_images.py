@@ -1,12 +1,12 @@
-"""Makes the training images of the studies of robust features, and checks generated ones.
+"""Make the training images for the studies of robust features, and check generated images.
 
     python -m jobs.papers.robust_features.make_images robust DATA OUT       # D_R, with the shipped robust network
     python -m jobs.papers.robust_features.make_images non-robust DATA OUT   # D_NR, with train-natural.yaml's network
     python -m jobs.papers.robust_features.make_images published SOURCE OUT  # D_R of Ilyas et al.
     python -m jobs.papers.robust_features.make_images judge DATA OUT        # do the labels of D_R fit another network?
 
-DATA is a folder with CIFAR-10; SOURCE one with the files CIFAR_ims and CIFAR_lab. An interrupted call resumes. `judge`
-needs the weights that the controls prepare (jobs/papers/controls).
+DATA is a folder with CIFAR-10, SOURCE a folder with the files CIFAR_ims and CIFAR_lab. An interrupted call resumes.
+`judge` needs the weights that the controls prepare (jobs/papers/controls).
 """
 
 import sys
@@ -61,10 +61,10 @@ def import_published(source: Path, out: Path) -> None:
 
 
 def judge_labels(folder: Path, images: ImageSet, judge: Classifier) -> tuple[float, float]:
-    """Return how often an independent network assigns generated images their label, and their start image's label.
+    """Return the fractions of images that an independent network classifies as their and their start image's label.
 
-    Images whose label equals that of their starting image do not count. Below half, the images have no robust features:
-    that threshold is our choice.
+    Images whose two labels are equal are excluded. If the first fraction is below one half, the images count as having
+    no robust features; this threshold is our choice.
     """
     made = ArrayFolder(folder / "train")
     generated, labels, start_rows = (made.read(name) for name in ("images", "labels", "start_rows"))

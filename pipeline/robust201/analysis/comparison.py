@@ -28,7 +28,7 @@ _TEST_COLUMNS = ("high", "only_first", "only_second", "p_value", "adjusted_p_val
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Result of `robust201.compare`, which describes the table.
+    """Result of `robust201.compare`, whose documentation describes the table.
 
     Attributes:
         table: one row per pair of networks, key and strength.
@@ -44,7 +44,7 @@ class Comparison:
     def summary(self) -> str:
         """One sentence per pair of networks: which is significantly more accurate, how often, and by how much.
 
-        Doubts about a network and evaluations that it lacks come first.
+        Notices and missing evaluations come first.
         """
         pairs = self.table.groupby(["first", "second"], sort=False)
         return "\n".join(
@@ -111,8 +111,8 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
         keys: keys, or keys at a strength such as ``pgd:8/255``, to compare; None compares all.
 
     Raises:
-        ConfigError: the images differ, or two evaluations share no key
-            and strength, or use different parameters for a key.
+        ConfigError: the images differ, or two evaluations have no key
+            and strength in common, or use different parameters for a key.
     """
     check_same_images(evaluations)
     tables = [_compare_pair(first, second, evaluations, keys) for first, second in combinations(evaluations, 2)]
@@ -123,7 +123,7 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
 
 
 def _find_missing(evaluations: Mapping[str, Evaluation]) -> dict[str, list[str]]:
-    """Return the evaluations that each network lacks and another one has, such as ``pgd:8/255``."""
+    """Return the evaluations, such as ``pgd:8/255``, that each network lacks and another network has."""
     terms = {
         column: format_term(*column, evaluation.unit_of(column[0]))
         for evaluation in evaluations.values()
@@ -148,7 +148,7 @@ def check_same_images(evaluations: Mapping[str, Evaluation]) -> None:
 
 
 def check_protocols(first: str, second: str, evaluations: Mapping[str, Evaluation], keys: Iterable[str]) -> None:
-    """Check that two evaluations have the same protocols of some keys."""
+    """Check that two evaluations have the same protocols for some keys."""
     for key in keys:
         if fields := different_fields(*(evaluations[network].protocols[key] for network in (first, second))):
             raise ConfigError(

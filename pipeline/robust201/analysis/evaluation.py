@@ -1,4 +1,4 @@
-"""The result of `robust201.evaluate`: accuracies, outcomes by image and protocols of one network."""
+"""The result of `robust201.evaluate`: accuracies, per-image outcomes and protocols of one network."""
 
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.strengths import format_strength, format_term, parse_strength, parse_term, unit_of
 
 STANDARD_COLUMNS = ("key", "strength", "unit", "accuracy", "low", "high", "confidence", "n_images", "seconds")
-"""Columns of the table; measures add columns of their own."""
+"""Columns of the table; measures add further columns."""
 
 _WIDTH = 80
 """Width of the printed table in characters."""
 
 _TOLERANCE = 1e-2
-"""Difference of a network's logits between batch sizes and machines, as a fraction of the largest logit."""
+"""Maximum difference of one network's logits between batch sizes or machines, as a fraction of the largest logit."""
 
 
 class KeyResults(NamedTuple):
@@ -38,7 +38,7 @@ class KeyResults(NamedTuple):
         rows: rows of the table, by column name and in ascending order of strengths.
         protocol: the parameters and all other fields that affect the numbers.
         outcomes: (N,) bool by strength: whether each image was classified correctly. Measures have none.
-        distances: (N,) sizes of the smallest perturbations for pixels in [0, 1]; None if the key finds none.
+        distances: (N,) sizes of the smallest perturbations for pixels in [0, 1]; None if the key does not find any.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -57,7 +57,7 @@ class KeyResults(NamedTuple):
         return self._replace(rows=rows, outcomes=outcomes)
 
     def merge(self, other: "KeyResults") -> "KeyResults":
-        """Return the results at the strengths of both; those of `other` win, and alone have distances."""
+        """Return both results; `other` wins at common strengths, and replaces all results if it has distances."""
         if other.distances is not None:
             return other
         rows = {row["strength"]: row for row in (*self.rows, *other.rows)}
@@ -75,18 +75,18 @@ def different_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> lis
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Result of `robust201.evaluate`, which it describes.
+    """Result of `robust201.evaluate`.
 
     Attributes:
         network: name of the network's class.
         network_sha256: digest of the network's code, settings, tensors and normalisation; empty if it is unknown.
-        logits: logits of the first images, which tell networks apart whose `network_sha256` cannot: code that a network
-            calls may lie outside its classes; empty if they are unknown.
+        logits: logits of the first images, to distinguish networks with equal `network_sha256` that call different code
+            outside their classes; empty if they are unknown.
         images_sha256: digest of images and labels; comparisons require equal digests.
         image_shape: (channels, height, width) of the images; empty if it is unknown.
         positions: (N,) positions of the evaluated images in the input, which has more images if a subset was evaluated.
         results: results by key.
-        notices: warnings that the network's accuracies are doubtful, such as outputs of a sigmoid.
+        notices: reasons to doubt the network's accuracies, such as outputs of a sigmoid.
         preset: the preset of keys that was evaluated, if any.
     """
 
@@ -149,10 +149,10 @@ class Evaluation:
         return {key: result.protocol for key, result in self.results.items()}
 
     def find(self, names: str | Sequence[str]) -> list[KeyAndStrength]:
-        """Return the evaluations that keys, groups of keys, or keys at a strength such as ``pgd:8/255`` name.
+        """Return the evaluations of keys, groups of keys, or keys at a strength such as ``pgd:8/255``.
 
         Raises:
-            ConfigError: one of them was not evaluated.
+            ConfigError: a name has no evaluation.
         """
         known = list(self.evaluations)
         found: dict[KeyAndStrength, None] = {}
@@ -220,7 +220,7 @@ class Evaluation:
         return latex_table(["Key", "Strength", "Accuracy"], rows, n_left=2, caption=caption)
 
     def save(self, path: str | Path) -> None:
-        """Write the evaluation to a folder, from which `load` reads it, and keep further results that it already has.
+        """Write the evaluation to a folder, and keep the folder's other results; `load` reads them.
 
         Raises:
             ConfigError: the folder has results of another network, or of other images or parameters.
@@ -292,13 +292,13 @@ def read_saved(
     protocols: Mapping[str, Mapping[str, Any]],
     strengths: Mapping[str, Collection[float]],
 ) -> Evaluation:
-    """Return the evaluation that a folder already has; without results if it has none.
+    """Return the saved evaluation in a folder, or an evaluation without results if there is none.
 
     Args:
         folder: folder of an evaluation.
         expected: the network and images of the results.
         protocols: expected protocols by key.
-        strengths: requested strengths by key. A minimum-norm attack must have the same, at which its distances end.
+        strengths: requested strengths by key. Those of minimum-norm attacks limit distances, and must equal saved ones.
 
     Raises:
         ConfigError: the results belong to another network, or to other images or parameters.
@@ -310,7 +310,7 @@ def read_saved(
     if different := list(_list_differences(saved, expected, protocols, strengths)):
         raise ConfigError(
             f"Continuing an evaluation failed for {folder / FILE_NAME}: expected results of the same network, images "
-            f"and parameters, got other {', '.join(different)}. Evaluate the same, or choose another folder."
+            f"and parameters, got other {', '.join(different)}. Use the same ones, or choose another folder."
         )
     return saved
 
@@ -323,7 +323,7 @@ def _list_differences(
 ) -> Iterator[str]:
     has_network = (saved.network, saved.network_sha256) == (expected.network, expected.network_sha256)
     has_images = saved.images_sha256 == expected.images_sha256 and np.array_equal(saved.positions, expected.positions)
-    # The logits are those of the first images, so they tell networks apart on equal images only.
+    # The logits belong to the first images, so they can be compared only if the images are equal.
     if not has_network or (has_images and not _are_close(saved.logits, expected.logits)):
         yield "network"
     if not has_images:
@@ -342,7 +342,7 @@ def _are_close(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
 
 
 def _extend_saved(folder: Path, evaluation: Evaluation) -> None:
-    """Add the results of an evaluation to those that the folder already has; see `Evaluation.save`."""
+    """Add the results of an evaluation to the saved results in a folder; see `Evaluation.save`."""
     strengths = {key: results.strengths for key, results in evaluation.results.items()}
     with sole_writer(folder, "Saving an evaluation", wait=True):
         saved = read_saved(folder, evaluation, evaluation.protocols, strengths)
@@ -356,7 +356,7 @@ def _extend_saved(folder: Path, evaluation: Evaluation) -> None:
 
 
 def _encode(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the results as JSON values, in which outcomes are numbers."""
+    """Return the results as JSON values; outcomes are numbers."""
     return {
         key: results._asdict() | {"outcomes": [[strength, 1 * array] for strength, array in results.outcomes.items()]}
         for key, results in evaluation.results.items()

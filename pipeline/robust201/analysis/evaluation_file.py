@@ -45,7 +45,7 @@ def read_content(folder: Path) -> dict[str, Any]:
     try:
         document = load_json(path)
         version, digest, content = (document[name] for name in ("robust201_evaluation", "sha256", "content"))
-        reason = "its content does not have the SHA-256 that it names" if _digest(content) != digest else ""
+        reason = "its content does not match its SHA-256" if _digest(content) != digest else ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         version, content, reason = _FORMAT, {}, describe_read_error(error)
     if version != _FORMAT:
@@ -55,8 +55,8 @@ def read_content(folder: Path) -> dict[str, Any]:
         )
     if reason:
         raise ResultsError(
-            f"Reading an evaluation failed for {path}: the file is damaged, or no evaluation ({reason}). Delete it, "
-            "and evaluate again."
+            f"Reading an evaluation failed for {path}: the file is damaged, or not an evaluation ({reason}). Delete "
+            "it, and evaluate again."
         )
     result: dict[str, Any] = content
     return result
@@ -68,7 +68,7 @@ class StageFile:
     Args:
         folder: the folder of the evaluation.
         key: the key.
-        identity: JSON value of everything that decides the results; the file's name contains its digest.
+        identity: JSON value of everything that affects the results; the file's name contains its digest.
     """
 
     def __init__(self, folder: Path, key: str, identity: Any) -> None:
@@ -90,7 +90,7 @@ class StageFile:
 
 
 def delete_stages(folder: Path, key: str) -> None:
-    """Delete the progress of a key, whose results are saved."""
+    """Delete the progress of a key after its results are saved."""
     for path in folder.glob(f"{key}-*.stages"):
         path.unlink(missing_ok=True)
 

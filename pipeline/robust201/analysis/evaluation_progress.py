@@ -25,7 +25,7 @@ ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 class EvaluationProgress:
     """Progress of an evaluation, updated by the evaluation and read by a display in another thread.
 
-    Passes of images through the network are counted as forward-pass equivalents, of which a gradient costs three.
+    Passes of images through the network are counted as forward-pass equivalents; a gradient costs three.
 
     Attributes:
         costs: estimated passes of each key, in the order of the evaluation.

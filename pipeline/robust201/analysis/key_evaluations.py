@@ -50,11 +50,11 @@ RequestedKeys = Sequence[tuple[Task, Parameters]]
 
 @dataclass(frozen=True)
 class Run:
-    """What the evaluations of all keys have in common.
+    """Data that the evaluations of all keys share.
 
     Attributes:
         protocols: protocol of each key.
-        shown: progress, for its display.
+        shown: the displayed progress.
         options: the caller's arguments.
         empty: the evaluation without results.
     """
@@ -67,7 +67,7 @@ class Run:
     empty: Evaluation
 
     def stage_file(self, key: str, strengths: Sequence[float]) -> StageFile | None:
-        """Return the file of the progress of an ensemble, if results are saved."""
+        """Return the file with the progress of an ensemble; None if results are not saved."""
         if self.options.save is None:
             return None
         network = self.empty.network_sha256, self.empty.logits
@@ -172,7 +172,7 @@ def _logits_of(context: Context, image_set: ImageSet) -> torch.Tensor:
 
 
 def logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
-    """Return the logits of the first few images, one after the other, but at most 1,000 numbers."""
+    """Return the logits of the first few images as one sequence of at most 1,000 numbers."""
     return tuple(_logits_of(context, head(image_set, _COUNTED_IMAGES)).flatten()[:1000].tolist())
 
 
@@ -184,7 +184,7 @@ def head(images: ImageSet, count: int | None) -> ImageSet:
 
 
 def _count_passes(context: Context, task: Task, parameters: Parameters, image_set: ImageSet) -> float:
-    """Return the passes per image and strength, which are counted for a user's attack that does not declare them."""
+    """Return the passes per image and strength; they are counted for a user's attack that does not declare them."""
     if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
         return parameters.n_passes(image_set.n_classes)
     few = head(image_set, _COUNTED_IMAGES)
@@ -230,7 +230,7 @@ def _evaluate_key(
             ):
                 remaining = tuple(strength for strength in remaining if strength != result.strength)
                 yield result
-        except Exception as error:  # the error of a user's function has the lack of memory as its context
+        except Exception as error:  # a user function's error may have an out-of-memory error as its context
             sizes = classifier.batch_sizes, run.context.attacked_model.batch_sizes
             if not is_out_of_memory(error) or halve_all(*sizes) is None:
                 raise

@@ -1,7 +1,7 @@
-"""Networks that text names, optionally as ``NAME=…``.
+"""Parsing of texts that refer to networks, optionally as ``NAME=…``.
 
     FOLDER                                                       a saved evaluation
-    DATASET:ARCHITECTURE[@WEIGHTS]                               networks of a dataset that has outcomes by image
+    DATASET:ARCHITECTURE[@WEIGHTS]                               networks of a dataset with per-image outcomes
     FILE:FUNCTION[,weights=FILE][,mean=NUMBERS,std=NUMBERS]      the network that a function in a user's file returns
 
 The weights are a state_dict (safetensors or PyTorch). Mean and standard deviation have one number per channel,
@@ -81,14 +81,14 @@ def read_network(
 
     Args:
         text: see the module's docstring.
-        name: name of the network. If the text has none either, a network is called like its folder, like the network of
-            the dataset, or FILE:FUNCTION.
+        name: name of the network; by default the name in the text or, without one, the name of the folder, the name of
+            the network in the dataset, or FILE:FUNCTION.
         keys: keys, or keys at a strength, of networks in datasets (see `read_evaluations`).
-        data: image dataset of networks in datasets that have several.
+        data: image dataset, if DATASET has several.
 
     Raises:
         ConfigError: the text is not of this form, or a name stands for several networks.
-        ResultsError: a saved evaluation is damaged, or a dataset has no outcomes by image.
+        ResultsError: a saved evaluation is damaged, or a dataset has no per-image outcomes.
     """
     from robust201.analysis.stored_evaluations import read_evaluations, split_network
 

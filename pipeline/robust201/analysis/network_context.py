@@ -166,7 +166,7 @@ def uncorruptible_reason(images: ImageSet) -> str | None:
     if channels != 3:
         return "expected RGB images, got images with one channel."
     if images.images.dtype != np.uint8:
-        return "expected 8-bit pixels, got floats that (images * 255).round() / 255 would change."
+        return "expected 8-bit pixels, or floats such as (images * 255).round() / 255, got other floats."
     return None
 
 

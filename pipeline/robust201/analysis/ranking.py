@@ -1,4 +1,4 @@
-"""The ranking of a dataset's networks by accuracies, with intervals and ties; whatever orders networks uses it."""
+"""Ranking of a dataset's networks by accuracies, with intervals and ties; figures and pages order networks by it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,9 +93,9 @@ def rank_networks(
         results: results of the networks.
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8/255``, ``corruption``; by default those
             of `default_names`.
-        max_networks: number of networks in the table, the best; None for all. Networks are ordered by the first
-            evaluation other than clean. Without `names`, they are ordered by the strongest of the attacks that were
-            made on the same networks, as many as possible.
+        max_networks: maximum number of networks in the table, the best first; None for all. Networks are ordered by the
+            first evaluation other than clean or, without `names`, by the strongest of the attacks with
+            results for the most networks.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -128,10 +128,10 @@ def rank_networks(
 
 
 def _attacks_on_most_networks(results: DatasetResults, standings: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Return the rankings under attacks in one norm ball that have the same networks, as many as any of them has.
+    """Return the rankings under those attacks in one norm ball that have results for the most networks.
 
-    The ball is L-infinity or, without any attack in it, that of the first attack. Means over other networks are not
-    compared with each other.
+    The ball is L-infinity or, if no attack is in it, the ball of the first attack. All returned rankings have the same
+    networks, because means over different networks are not comparable.
     """
     balls = [
         results.reader.norm_ball_of(require_evaluations(results, each["evaluation"].iloc[0])[0][0])
@@ -147,7 +147,7 @@ _COLUMNS = ["network", "evaluation", "rank", "accuracy", "low", "high", "p_value
 
 
 class RankedNetwork(NamedTuple):
-    """A network's place in the order by an accuracy.
+    """A network's position in a ranking by one accuracy.
 
     Attributes:
         network: id of the network.
@@ -165,7 +165,7 @@ class RankedNetwork(NamedTuple):
 def order_networks(results: DatasetResults, accuracies: "pd.Series[float]") -> list[RankedNetwork]:
     """Order networks by an accuracy, the best first; networks that lack the accuracy are left out.
 
-    Equal networks are ordered by the results' scores, in the order of `SCORES`, and then by ascending id.
+    Networks with equal accuracy are ordered by the results' scores, in the order of `SCORES`, then by ascending id.
     """
     frame = results.scores.assign(accuracy=accuracies).dropna(subset="accuracy").sort_index()
     order = ["accuracy", *results.scores.columns]
@@ -193,11 +193,11 @@ def nearest_strength(key: str, strengths: Sequence[float]) -> float:
 
 
 def _rank_by(results: DatasetResults, name: str) -> pd.DataFrame:
-    """Return the ranking of all networks by one accuracy; see `Ranking.table`, and `label` and `is_paired`."""
+    """Return the ranking of all networks by one accuracy: `Ranking.table` with the columns `label` and `is_paired`."""
     evaluations = require_evaluations(results, name)
     ordered = order_networks(results, mean_accuracy(results, name))
     frame = pd.DataFrame(ordered, columns=list(RankedNetwork._fields))
-    frame = frame.sort_values(["rank", "network"], ignore_index=True)  # of equal networks, tests use the lowest id
+    frame = frame.sort_values(["rank", "network"], ignore_index=True)  # if several are best, tests use the lowest id
     accuracies, networks = frame["accuracy"].to_numpy(np.float64), frame["network"].tolist()
     counts = results.image_counts.loc[networks, evaluations]
     n_images = counts.iloc[:, 0].where(counts.nunique(axis=1, dropna=False) == 1).to_numpy(np.float64)
@@ -290,7 +290,7 @@ def _describe_basis(standings: Sequence[pd.DataFrame]) -> str:
     images = format_range(counts)
     exceptions = ""
     if counts.isna().any():
-        exceptions = " Accuracies without one known number of images have no intervals, and their columns no ties."
+        exceptions = " If the number of images is unknown or varies, accuracies have no intervals and columns no ties."
     if all(len(standing) == 1 for standing in standings):
         return f"Intervals are 95% intervals over {images} images.{exceptions}"
     paired = {bool(standing["is_paired"].iloc[0]) for standing in standings}

@@ -63,7 +63,7 @@ def pair_with_fields(keys: Keys) -> list[tuple[str, Any]]:
 
 
 def _split_term(name: Any) -> tuple[Any, str, str]:
-    """Return the key, the strength and the field of strengths of a key at a strength; other names unchanged."""
+    """Split a key at a strength into key, strength and the strengths' field; return other names unchanged."""
     key, text = parse_term(name) if isinstance(name, str) else (name, "")
     task = TASKS.get(expand_keys([key])[0]) if text else None
     if task is None or (task.kind != "corruption" and task.constraint is None):
@@ -108,7 +108,7 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
 
 
 def find_key(key: object) -> Task:
-    """Return the task of a key, which must be a text."""
+    """Return the task of a key; raise ConfigError if the key is not text."""
     if not isinstance(key, str):
         raise ConfigError(
             f"Reading keys failed: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a value of type "
@@ -118,7 +118,7 @@ def find_key(key: object) -> Task:
 
 
 def parse_key(key: object) -> tuple[Task, dict[str, Any]]:
-    """Return the task of a key or of a key at a strength (``pgd:8/255``), and the field of the strength, if any."""
+    """Return the task of a key or of a key at a strength (``pgd:8/255``), and the field of the strength, if given."""
     name, text, field = _split_term(key)
     return find_key(name), {field: [text]} if text else {}
 

@@ -34,7 +34,7 @@ class LeaderboardFields(NamedTuple):
     """Results of a leaderboard.
 
     Attributes:
-        eps: radius of the norm ball as the leaderboard writes it; None for corruptions, which are those of CIFAR-10-C.
+        eps: radius of the norm ball as the leaderboard writes it; None for the corruptions of CIFAR-10-C.
         accuracy_field: name of the field for the accuracy under the attack, or for the mean accuracy over all
             corruptions and severities.
     """
@@ -48,7 +48,7 @@ LEADERBOARDS = {
     "robustbench-l2": LeaderboardFields("0.5", "autoattack_acc"),
     "robustbench-corruptions": LeaderboardFields(None, "corruptions_acc"),
 }
-"""Leaderboards by the name of their preset of keys."""
+"""Leaderboards by the name of their preset."""
 
 
 def check_images(preset: str, images: ImageSet) -> None:

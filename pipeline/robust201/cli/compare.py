@@ -52,7 +52,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="NETWORK...",
-            help=f"{_NETWORKS_HELP} Or DATASET:ARCHITECTURE[@WEIGHTS], a network of a dataset with outcomes by image.",
+            help=f"{_NETWORKS_HELP} Or DATASET:ARCHITECTURE[@WEIGHTS], a network of a dataset with per-image outcomes.",
         ),
     ],
     context: typer.Context,
@@ -98,7 +98,7 @@ def compare(
         write_table(out, comparison)
     if as_json:
         print_json({"summary": comparison.summary.splitlines(), "comparisons": comparison.table.to_dict("records")})
-    else:  # doubts about networks that were evaluated now have been printed as warnings
+    else:  # warnings about networks that this command evaluated have already been printed
         doubts = {name: lines for name, lines in comparison.notices.items() if isinstance(named[name], Evaluation)}
         typer.echo(replace(comparison, notices=doubts))
 

@@ -91,8 +91,8 @@ class RunDisplay:
 def show_tally(tally: Tally, noun: str, completion: str, failures_hint: str = "") -> int:
     """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
 
-    `noun` is the singular of what the run counts, such as ``evaluation``; a complete run prints `completion`, and one
-    with failures prints where all of them are listed.
+    `noun` is the singular of what the run counts, such as ``evaluation``. A complete run prints `completion`, and a run
+    with failures prints `failures_hint`.
     """
     n_new = tally.n_done - tally.n_done_before
     say(

@@ -37,7 +37,7 @@ def export(
     outcomes: Annotated[
         Literal["bits", "classes"] | None,
         typer.Option(
-            help="With --parquet: also write which images are classified correctly, or also the predicted classes."
+            help="With --parquet: bits also writes which images are classified correctly, classes the predictions."
         ),
     ] = None,
     partial: Annotated[

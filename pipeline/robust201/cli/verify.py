@@ -22,7 +22,7 @@ _PARAMETERS = {
     "--against": {"path", "against", "tolerance", "as_json"},
     "--with-libraries": {"path", "with_libraries", "images", "allow_code", "as_json"},
 }
-"""Parameters that may be set by mode, which is named by its option."""
+"""Parameters that may be set, by mode; a mode is named after its option."""
 
 
 def verify(
@@ -43,7 +43,7 @@ def verify(
         Path | None,
         typer.Option(
             metavar="OTHER",
-            help="Instead compare accuracies with those of OTHER, of any of these kinds; exits with 3 if they differ.",
+            help="Instead compare accuracies with those of OTHER, of any of the same types; exits with 3 if different.",
         ),
     ] = None,
     tolerance: Annotated[float, typer.Option(help="With --against: largest accepted difference in accuracy.")] = 0.0,
@@ -65,7 +65,7 @@ def verify(
     """Check every file and value of a results folder or dataset.
 
     It exits with 3 if evaluations are missing. Damaged result files are moved to RESULTS/damaged, so that the next run
-    computes exactly what they held.
+    computes exactly the evaluations that they contained.
     """
     mode = "--against" if against is not None else "--with-libraries" if with_libraries is not None else ""
     for name, option in explicit_options(context).items():

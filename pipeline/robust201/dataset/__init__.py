@@ -1,6 +1,6 @@
 """Datasets: reading, export and verification.
 
-Reading: `reader` has the class `Dataset`, whose one table is in `merged_folders`. `folder` describes one folder;
+Reading: `reader` has the class `Dataset`; `merged_folders` builds its table. `folder` describes one folder;
 `json_rows` and `parquet_rows` read its files as blocks of rows (`row_block`), `table` caches them, and `values` checks
 them.
 

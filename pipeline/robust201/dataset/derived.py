@@ -29,7 +29,7 @@ class DerivedMetrics(NamedTuple):
         table: one row per metric, key, strength and network: `dataset`, `metric`, `key` (several keys are joined with
             ``+``), `strength` (NaN for a metric over all strengths), `note` (remark on how the values were computed;
             may be empty), `network` and `value` (NaN if undefined).
-        needs: what the metrics that could not be computed require, by the comma-separated names of these metrics.
+        needs: requirements of the metrics that could not be computed, by the comma-separated names of these metrics.
     """
 
     table: pd.DataFrame
@@ -51,7 +51,7 @@ class _Results:
 
     Attributes:
         reader: reader of the dataset's files.
-        accuracies: accuracies by network, and key and strength.
+        accuracies: accuracies by network (index) and (key, strength).
         attacks: accuracies of each attack, by network and strength.
     """
 
@@ -148,5 +148,5 @@ _DERIVATIONS: tuple[Callable[[_Results, dict[str, str]], Iterator[Metric]], ...]
     _derive_success_rates,
     _derive_worst_cases,
 )
-"""Functions that yield metrics of a dataset. They add what is required for metrics that they cannot compute to the
+"""Functions that yield metrics of a dataset. They add the requirements of metrics that they cannot compute to the
 dict."""

@@ -112,7 +112,7 @@ def export_dataset(
 def export_results(
     plan: Plan, folder: ResultsFolder, out: Path, *, weights: str | None = None, **options: Any
 ) -> ExportReport:
-    """Write a dataset like `export_dataset`, also below the results folder, without warning of what is left out."""
+    """Write a dataset like `export_dataset`, but without its warning; `out` may lie inside the results folder."""
     plan = plan.comparable
     if options.get("outcomes") is not None and PREDICTIONS not in plan.config.measurements:  # runs always store them
         measurements = (*plan.config.measurements, PREDICTIONS)
@@ -139,7 +139,7 @@ def _read_facts(plan: Plan) -> SweepFacts:
 
 
 def _read_groups(plan: Plan, folder: ResultsFolder, weights: str | None) -> list[Group]:
-    """Return the units of each dataset and key, of all weights or of one name, and the strengths that each unit lacks.
+    """Return the units of each dataset and key, for all weights or one name, and the strengths that each unit lacks.
 
     Raises:
         ConfigError: no weights have this name.
@@ -288,7 +288,7 @@ def write_dataset(
 
 
 def _list_keys(export: Export, out: Path, folder: Path) -> list[KeyFiles]:
-    """Return what is written to a folder, the largest first, so that no large key is left for the end.
+    """Return the files of each key, the largest key first, so that no large key is written last.
 
     Raises:
         ConfigError: two files would have the same name. For example, measurement ``b_c`` of key ``a`` and measurement

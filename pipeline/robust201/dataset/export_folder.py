@@ -47,7 +47,7 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
                 _complete_replacement(target)
                 _reject_other_content(path, sweep_record)
                 if target.exists():
-                    target.rename(_earlier(target)).rename(target)  # a mount point cannot be moved, nor replaced later
+                    target.rename(_earlier(target)).rename(target)  # fails early for a mount point
                 _empty(staging)
                 folder = ExportFolder(staging)
                 yield folder

@@ -26,6 +26,7 @@ from robust201.dataset.layout import (
     SWEEP_FILE,
     images_name,
     kind_of,
+    paper_key,
     parquet_name,
     sort_by_task_order,
     spellings,
@@ -109,7 +110,7 @@ class DatasetFolder:
         ]
 
     def _has_all_files(self, dataset: str, key: str) -> bool:
-        """Return whether a key has a Parquet file or all its JSON files; of a measure, one is enough."""
+        """Return whether a key has a Parquet file or all its JSON files; for a measure, one JSON file is enough."""
         found = [self.find_json(dataset, key, name) is not None for name in self.measurements_of(dataset, key)]
         is_complete = any(found) if self.kind_of(key) == "measure" else all(found)
         return is_complete or self._find_parquet(dataset, key) is not None
@@ -142,7 +143,7 @@ class DatasetFolder:
 
     @property
     def measurements(self) -> list[str]:
-        """Measurements that the folder's files name, except per-image measurements."""
+        """Measurements in sweep.json (without it, the published ones), except per-image measurements."""
         stored_measurements = PUBLISHED if self.sweep is None else self.sweep["measurements"]
         per_image_measurements = {column.measurement for column in COLUMNS.values() if column.is_per_image}
         return [name for name in MEASUREMENTS if name in stored_measurements and name not in per_image_measurements]
@@ -165,7 +166,7 @@ class DatasetFolder:
         return CONSTRAINTS.get(str(self._custom_parameters.get(key, {}).get("norm")))
 
     def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
-        """Return the payloads in sweep.json of a key's protocols on a dataset; empty if there are none."""
+        """Return the payloads of a key's protocols on a dataset, from sweep.json; empty if there are none."""
         protocols = self.sweep_record.get("protocols", [])
         return [payload for payload in protocols if payload.get("dataset") == dataset and payload.get("key") == key]
 
@@ -225,7 +226,7 @@ class DatasetFolder:
         return any(json_files) or self._find_parquet(dataset, key) is not None
 
     def mentions_key(self, key: str) -> bool:
-        """Return whether the folder's files name a key, in either spelling."""
+        """Return whether `keys` contains a key, in either spelling."""
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def _find_parquet(self, dataset: str, key: str, measurement: str | None = None) -> Path | None:
@@ -286,7 +287,7 @@ class DatasetFolder:
             key: the key, in either spelling.
             measurement: name of the measurement.
             architecture: an architecture; None for all.
-            file: file of the measurement; by default that of `find`.
+            file: file of the measurement; by default the file that `find` returns.
 
         Raises:
             ResultsError: the file is missing or damaged, a value is invalid, or a Parquet file lacks a row.
@@ -371,13 +372,13 @@ class DatasetFolder:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         datasets = {path.name for path in self.path.iterdir() if path.is_dir()} | {*self._keys_by_dataset}
         measurement, _ = ELEMENTS.get(measurement, (measurement, None))
-        keys = [*self.keys, *TASKS, *(task.published_key for task in TASKS.values())]
+        keys = list(dict.fromkeys(map(paper_key, (*self.keys, *TASKS))))
         problem = f"there is no file in {self.path / dataset}. Export or download it, or omit these results."
         if any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key)):
             problem = f"this is a partial export, see {MISSING_FILE}. Export the complete results, or omit these."
         for noun, name, known in (
             ("dataset", dataset, sorted(datasets)),
-            ("key", key, [each for known_key in keys for each in spellings(known_key)]),
+            ("key", paper_key(key), keys),
             ("measurement", measurement, self.possible_measurements(dataset, key)),
         ):
             if name not in known:
@@ -390,7 +391,7 @@ def _check_complete(path: Path, blocks: Sequence[RowBlock], strengths: Sequence[
     """Check that each network of a Parquet file has one row at every strength.
 
     Raises:
-        ResultsError: a row is missing, occurs twice, or has another strength.
+        ResultsError: a row is missing, occurs twice, or has an unexpected strength.
     """
     import pandas as pd
 

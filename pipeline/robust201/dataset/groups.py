@@ -37,7 +37,7 @@ OutcomeEncoding = Literal["bits", "classes"]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """Facts about its sweep that an export contains.
+    """Facts about the sweep that an export contains.
 
     Attributes:
         record: name, images, seed and protocols for sweep.json (see `sweep.sweep_record.describe_sweep`).
@@ -110,7 +110,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Export:
-    """An export to write: what it contains, and how (see `dataset.export.write_dataset`).
+    """An export to write: its content and options (see `dataset.export.write_dataset`).
 
     Attributes:
         facts: facts about the sweep.

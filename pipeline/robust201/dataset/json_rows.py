@@ -1,4 +1,4 @@
-"""Reading of a dataset's JSON files, completely or as rows with few values in memory at a time."""
+"""Functions that read a dataset's JSON files, completely or as rows with few values in memory at a time."""
 
 import json
 import re
@@ -77,10 +77,10 @@ def iter_json_rows(
         file: the file.
         names: the dataset, the spellings of the key, and the measurement.
         strengths: the strengths of the values.
-        is_single: whether a value is of the only strength, instead of a list with one value per strength.
+        is_single: whether each id has a single value, instead of a list with one value per strength.
 
     Yields:
-        The rows of a few networks, without values that are null.
+        The rows of a few networks at a time, without null values, except those of measures.
 
     Raises:
         ResultsError: the file is damaged, or a value is invalid.
@@ -99,13 +99,13 @@ def iter_json_rows(
 
 
 def read_first_value(file: Path, names: tuple[str, tuple[str, ...], str]) -> Any:
-    """Return the first value of a file (see `iter_json_rows`) unchecked; None if there is none."""
+    """Return the first value of a file (see `iter_json_rows`) without checking it; None if there is none."""
     return next((value for _, _, value in _iter_values(file, *names)), None)
 
 
 def _check_id(file: Path, identifier: str) -> None:
     if identifier.isdecimal() and str(int(identifier)) != identifier:
-        raise _malformed_error(file, f"the id {identifier!r}, with zeros before it")
+        raise _malformed_error(file, f"the id {identifier!r}, with leading zeros")
 
 
 def _values_by_strength(file: Path, identifier: str, value: Any, n_strengths: int) -> list[Any]:
@@ -174,7 +174,7 @@ def _invalid_value_error(file: Path, identifier: str, expected: str, value: Any)
 def _iter_values(file: Path, dataset: str, keys: tuple[str, ...], measurement: str) -> Iterator[tuple[str, int, Any]]:
     """Yield the id, size in bytes and value of each architecture.
 
-    The text of a value ends where the next id begins, because values contain no other names than those of fields.
+    The text of a value ends where the next id begins, because the only names inside values are those of fields.
     """
     chunks = _read_chunks(file)
     buffer = b""

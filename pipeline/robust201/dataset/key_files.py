@@ -1,4 +1,4 @@
-"""All result files of one key on one dataset, written in one pass over its rows, by this process or several."""
+"""Writing of all result files of one key on one dataset, in one pass over its rows, with one or several processes."""
 
 import json
 import multiprocessing
@@ -25,21 +25,21 @@ from robust201.dataset.shard_rows import RowBatch, UnitResults, iter_batches
 from robust201.tasks.columns import COLUMNS, fields_of
 
 ROW_GROUP_BYTES = 16 << 20
-"""Minimum size of all row groups of a Parquet file except the last, in memory; each is a batch."""
+"""Minimum size in memory of each row group of a Parquet file, except the last; a row group is one batch."""
 
 JSON_BYTES = 2 << 20
-"""Size of a batch from which numbers are converted to text at full speed."""
+"""Minimum size of a batch for which numbers are converted to text at full speed."""
 
 MAX_PROCESSES = 6
-"""Maximum number of processes, each of which needs up to 220 MB of its own (100 classes), so all need 1.5 GB."""
+"""Maximum number of processes; each needs up to 220 MB (for 100 classes), so all of them need up to 1.5 GB."""
 
 MIN_PARALLEL_EVALUATIONS = 20_000
-"""Minimum number of evaluations whose export with several processes is faster."""
+"""Minimum number of evaluations for which an export with several processes is faster."""
 
 
 @dataclass(frozen=True)
 class KeyReport:
-    """What was written of a key.
+    """Report on the written files of a key.
 
     Attributes:
         form: format of the key's files.
@@ -56,7 +56,7 @@ class KeyReport:
 
 @dataclass(frozen=True, eq=False)
 class KeyFiles:
-    """The result files of a key to write; can be pickled, so that another process writes them.
+    """The result files of a key, not yet written; can be pickled, so that another process writes them.
 
     Attributes:
         folder: folder to which names of files are relative.
@@ -80,7 +80,7 @@ class KeyFiles:
 
     @property
     def names(self) -> list[str]:
-        """Names of all files; that of the Parquet file is the last."""
+        """Names of all files; the Parquet file is the last."""
         parquet_names = [parquet_name(self.form.dataset, self.form.key)] if "parquet" in self.formats else []
         return [*self.json_names.values(), *parquet_names]
 
@@ -175,7 +175,7 @@ def _is_single(unit: Unit) -> bool:
 
 
 def default_processes(n_evaluations: int) -> int:
-    """Return the number of processes for an export: one per usable CPU, or one in all for few evaluations."""
+    """Return the number of processes for an export: one per usable CPU, or 1 for few evaluations."""
     return 1 if n_evaluations < MIN_PARALLEL_EVALUATIONS else min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
 
@@ -192,7 +192,7 @@ def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]
     context.set_forkserver_preload([__name__])
     stop_reader, stop_writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(stop_reader,))
-    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the processes inherit
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the processes inherit this mask
     try:
         futures = [pool.submit(KeyFiles.write, key) for key in keys]
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

@@ -1,4 +1,4 @@
-"""Several folders of datasets as one, restricted to some networks, keys and weights; all accuracies as one table."""
+"""Several dataset folders read as one dataset: selection of networks, keys and weights; a table of all accuracies."""
 
 import copy
 import itertools
@@ -42,7 +42,7 @@ TABLE_COLUMNS = ["dataset", "key", "strength", "network", "accuracy", "n_images"
 
 
 class MergedFolders:
-    """Several folders of datasets as one, restricted to some networks, keys and weights.
+    """Several dataset folders read as one dataset, which can be restricted to some networks, keys and weights.
 
     Each row is read from the last folder that has it. `Dataset` describes the attributes.
     """
@@ -51,15 +51,14 @@ class MergedFolders:
         """Open a dataset, or several datasets as one.
 
         Args:
-            path: the folder that contains meta.json and a folder for each dataset. With the prefix ``bundled:``, it
-                ships with robust201: ``bundled:benchmark_data/cells-cifar10``.
+            path: the folder that contains meta.json and a folder for each dataset. The prefix ``bundled:`` means a
+                dataset that ships with robust201: ``bundled:benchmark_data/cells-cifar10``.
             others: further folders. Each evaluation (dataset, key, strength, network) is read from the last folder that
                 has it.
             weights: name of the weights whose results are read by default; only needed if there are several.
 
         Raises:
-            ConfigError: the folders are for different spaces, or there are no weights with
-                this name.
+            ConfigError: the folders have different search spaces, or no weights have this name.
             ResultsError: a folder does not exist, or its meta.json is missing or invalid.
             FormatVersionError: sweep.json has a format that this version does not know.
         """
@@ -86,7 +85,7 @@ class MergedFolders:
         self._set_weights(weights)
 
     def _check_folders(self) -> None:
-        """Raise ConfigError if folders are for different spaces."""
+        """Raise ConfigError if folders have different search spaces."""
         first = self.folders[0]
         for folder in self.folders[1:]:
             # In a space of cells, `ids` contains all cells. In other spaces, it contains evaluated architectures only.
@@ -141,9 +140,9 @@ class MergedFolders:
         network, named ``ARCHITECTURE@WEIGHTS``, such as ``resnet18@plain-e30-s0``.
 
         Args:
-            networks: names of networks, or ids or cell strings of architectures, each of which selects all networks of
-                the architecture.
-            keys: keys in addition to clean images.
+            networks: names of networks, or ids or cell strings of architectures; an architecture selects all of its
+                networks.
+            keys: keys to select; clean images are always selected.
 
         Raises:
             ConfigError: a network or key does not exist.
@@ -225,7 +224,7 @@ class MergedFolders:
     def name_networks(
         self, folder: DatasetFolder, architectures: NDArray[Any], weights: NDArray[Any] | None
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the networks of a file's rows that are selected, and the positions of these rows."""
+        """Return the networks of the selected rows of a file, and the positions of these rows."""
         positions = np.arange(len(architectures))
         if self._weights is not None and folder.weights:
             if weights is not None and any(weights):
@@ -310,7 +309,7 @@ class MergedFolders:
         return unit_of(self.norm_ball_of(key), self.kind_of(key))
 
     def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
-        """Return the payloads in sweep.json of a key's protocols; empty without one, and for several folders."""
+        """Return the payloads of a key's protocols from sweep.json; empty if there are none, or for several folders."""
         return self.folders[0].protocols_of(dataset, key) if len(self.folders) == 1 else []
 
     def count_classes(self, dataset: str) -> int | None:
@@ -371,7 +370,7 @@ class MergedFolders:
         measurement: str,
         architecture: ArchitectureId | None = None,
     ) -> Iterable[RowBlock]:
-        """Return the rows of one folder, of all architectures or of one; numbers stay in memory."""
+        """Return one folder's rows for one architecture or all; scalar measurements stay in memory."""
         if not is_scalar(measurement):
             return folder.iter_rows(dataset, key, measurement, architecture)
         name = (folder, dataset, paper_key(key), measurement)
@@ -412,7 +411,7 @@ class MergedFolders:
             `strength` (float64), `network` (int64 or text), `accuracy`, `n_images` (NaN if unknown), `kind` (category:
             ``counted``, since all images were evaluated) and `standard_error` (over samples of images; NaN if the
             number of images is unknown). Rows of `robust201.sampling.estimate` have the same columns, but their errors
-            are those of the choice of images: 0 for the kind ``counted``, more for ``estimated``.
+            come from the choice of images: 0 for the kind ``counted``, above 0 for ``estimated``.
         """
         return self._collect(self.data)
 
@@ -439,9 +438,9 @@ class MergedFolders:
     def iter_rows(
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None
     ) -> Iterator[RowBlock]:
-        """Read a measurement with a few rows in memory at a time, of all networks or of one.
+        """Read a measurement of all networks or of one network, with a few rows in memory at a time.
 
-        The last folder is read first; rows that it has are left out of the others.
+        The last folder is read first; its rows are skipped in the other folders.
         """
         architecture = network
         if isinstance(network, str) and self._is_separated:

@@ -123,7 +123,7 @@ def _correct_exponents(text: bytes) -> bytes:
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
-    """Round doubles like Python's `round`: by their exact binary values, with halves to even. NaN remains NaN."""
+    """Round doubles like Python's `round`: by their exact binary values, half to even. NaN remains NaN."""
     if decimals > MAX_EXACT_DECIMALS or not _are_nonnegative_below_ten(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals

@@ -1,4 +1,4 @@
-"""Reading of the Parquet files of an export as rows.
+"""Functions that read the Parquet files of an export as rows.
 
 Arrow's threads are not used, so that reading also works after a fork. Functions raise ResultsError if a file is
 damaged.
@@ -57,7 +57,7 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Return what changes with a file: its modification time and size."""
+    """Return a file's modification time and size, which identify its current content."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
@@ -126,7 +126,7 @@ def _find_groups(file: pq.ParquetFile, architecture: ArchitectureId | None) -> l
 
 
 def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
-    """Convert a table; rows without a value are left out, unless the measurement is of a measure."""
+    """Convert a table; rows without a value are left out, unless they belong to a measure."""
     if table["architecture"].null_count or table["strength"].null_count:
         raise _malformed_error(path, "rows without an architecture or strength")
     first_column = table[next(iter(column_sources(measurement)))]
@@ -215,8 +215,8 @@ def read_packed_outcomes(path: Path, strength: float) -> tuple[list[Any], list[s
     """Read the packed outcomes of all architectures at a strength.
 
     Returns:
-        The A ids and names of the weights (empty if the file has no such column), in the order of the file, and (A, B)
-        uint8 (see `statistics.outcomes`).
+        In the order of the file: A ids, A names of the weights (empty if the file has no such column), and the packed
+        outcomes, (A, B) uint8 (see `statistics.outcomes`).
 
     Raises:
         ResultsError: the file is damaged, or outcomes contradict the number of images or the accuracies.

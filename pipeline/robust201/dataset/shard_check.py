@@ -23,9 +23,9 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: ``damaged`` (moved aside), ``duplicate`` (two files of a part have different values), ``pixels`` (files of
-            a key and severity were computed from different corrupted images), ``record`` (what names refer to is
-            missing or damaged; the next run writes it again), ``unstable`` (a network whose outputs depend on chance or
-            on earlier passes) or ``missing``.
+            a key and severity were computed from different corrupted images), ``record`` (a record that file names
+            refer to is missing or damaged; the next run writes it again), ``unstable`` (a network whose outputs depend
+            on chance or on earlier passes) or ``missing``.
         subject: file, or dataset and key.
     """
 
@@ -43,7 +43,7 @@ OnFile = Callable[[int, int], None]
 
 
 def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:
-    """Compare files of merged folders with the same part, and one file of each folder, corruption and severities."""
+    """Compare files of the same part in merged folders, and one file per folder, corruption and tuple of severities."""
     plan, folder = open_results(results)
     listing = {
         dataset: merge_names([names[_shares_part(names)], *_corrupted_examples(plan, dataset, sources)])
@@ -74,7 +74,7 @@ def _shares_part(names: Names) -> NDArray[np.bool_]:
 def check_files(
     plan: Plan, folder: ResultsFolder, listing: Listing, on_file: OnFile = lambda _done, _all: None
 ) -> Iterator[Finding]:
-    """Yield the faults of the files of a listing, compared with each other.
+    """Check the files of a listing, compare them with each other, and yield the faults.
 
     Damaged files are moved to ``damaged/``, so the next run computes exactly their parts.
 
@@ -90,7 +90,7 @@ def check_files(
 
 
 class _Checker:
-    """Checks files in the order of a listing, in which the files of a unit follow each other."""
+    """Checks files in the order of a listing; the files of a unit are adjacent."""
 
     def __init__(self, folder: ResultsFolder, plan: Plan) -> None:
         self._folder = folder
@@ -101,7 +101,7 @@ class _Checker:
         self._pixels: dict[tuple[str, float], tuple[str, str]] = {}
 
     def check(self, name: ShardName, content: bytes | ShardDamagedError) -> Iterator[Finding]:
-        """Yield the faults of a file, compared with the files before it."""
+        """Check a file, compare it with earlier files, and yield the faults."""
         try:
             if isinstance(content, ShardDamagedError):
                 raise content
@@ -118,7 +118,7 @@ class _Checker:
         for digest in {name.strengths, name.columns, shard.unit.protocol} - self._records:
             self._records.add(digest)
             if self._folder.read_record(digest) is None:
-                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, for {name.path}")
+                yield Finding("record", f"protocols/{digest}.json", f"missing or damaged, needed by {name.path}")
 
     def _check_rows(self, name: ShardName, shard: Shard) -> None:
         columns = set(self._folder.read_tuple(name.columns))

@@ -1,4 +1,4 @@
-"""The results of units, merged from the shards of their slices, and batches of them."""
+"""Results of units, merged from the shards of their slices, and batches of units."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class UnitResults(Protocol):
 
 
 def read_shard(folder: ResultsFolder, name: ShardName, columns: Collection[str] = ()) -> Shard:
-    """Read and check some or all columns of a shard; a damaged one is moved aside.
+    """Read and check some or all columns of a shard; a damaged shard is moved aside.
 
     Raises:
         ShardDamagedError: the shard is damaged.
@@ -45,7 +45,7 @@ def read_shard(folder: ResultsFolder, name: ShardName, columns: Collection[str] 
 
 
 def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes, columns: Collection[str] = ()) -> Shard:
-    """Decode and check a shard that was read; raise the same error as `read_shard`."""
+    """Decode and check the content of a shard; raise the same error as `read_shard`."""
     try:
         shard = decode(content, columns)
     except ValueError as error:
@@ -56,10 +56,10 @@ def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes, columns
 
 
 def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard: Shard) -> None:
-    """Check that a shard has the images of its slice; if it has others, it is moved aside.
+    """Check that a shard has the images of its slice; otherwise, it is moved aside.
 
     Raises:
-        ShardDamagedError: it has other images.
+        ShardDamagedError: the shard has other images.
     """
     expected = key.images_of_slice(name.slice, name.slices) if name.slice < name.slices else (0, 0)
     if (shard.start, shard.stop) != expected:
@@ -74,8 +74,8 @@ class KeyRows:
         folder: the results folder.
         key: the key.
         listing: the shards.
-        networks: positions of the networks over which an iteration goes; None for all.
-        columns: the columns that an iteration reads; empty for all.
+        networks: positions of the networks to iterate over; None for all.
+        columns: the columns to read in an iteration; empty for all.
 
     Attributes:
         key: the key.
@@ -123,11 +123,11 @@ class KeyRows:
             yield self.key.unit(network), self.read(network, self._columns)
 
     def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
-        """Return some or all of the key's columns and strengths of a network's unit.
+        """Return some or all columns and strengths of a network's unit.
 
         Raises:
             ValueError: the key has no such column.
-            IncompleteError, ShardDamagedError: as in iterating.
+            IncompleteError, ShardDamagedError: see `__iter__`.
         """
         if {*columns} - {*self.key.columns}:  # a file without them is not damaged
             raise ValueError(f"Reading results failed: {self.key.key} has columns {self.key.columns}, not {columns}.")
@@ -150,7 +150,7 @@ class KeyRows:
                 f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
                 "missing. Run the sweep again."
             )
-        # Means of slices can only be merged with the counts, but accuracies with the numbers of images.
+        # Merging means of slices requires the counts; merging accuracies requires only the numbers of images.
         needs_counts = len(slices) > 1 and {*columns} != {"accuracy"}
         counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if needs_counts else set()
         shards = {row: self._read_file(row, {*columns, *counts}) for row in {files[part] for part in wanted}}
@@ -162,7 +162,7 @@ class KeyRows:
         }
 
     def _choose_files(self, network: int) -> dict[tuple[int, float], int]:
-        """Return the file that provides each strength of each slice; if there are several, the smallest name."""
+        """Return the file that provides each strength of each slice; if there are several, the first by name."""
         chosen: dict[tuple[int, float], int] = {}
         for row in self._rows_of_network.get(network, ()):  # in the order of names
             name = shard_name(self.key.dataset, self._names[row])
@@ -181,8 +181,8 @@ class KeyRows:
             if pixels != expected:
                 raise IncompleteError(
                     f"Reading results failed for {name.path}: its corrupted images of severity {severity:g} have the "
-                    f"hash {pixels}, those of other files of {self.key.dataset} {self.key.key} {expected}. List such "
-                    f"files with: robust201 verify {self._folder.root}"
+                    f"hash {pixels}, but other files of {self.key.dataset} {self.key.key} have the hash {expected}. "
+                    f"List such files with: robust201 verify {self._folder.root}"
                 )
         return shard
 

@@ -22,11 +22,11 @@ class KeyOutcomes:
     """Outcomes of A networks on N test images at S strengths of one or more keys.
 
     Attributes:
-        networks: (A) networks.
-        strengths: (S) pairs of key and strength.
+        networks: (A,) networks.
+        strengths: (S,) pairs of key and strength.
         images: (N,) int64, ascending positions of the images in the test split.
         correct: (A, S, N) bool, whether networks classify the images correctly.
-        protocols: what decides the outcomes besides images and networks, by key.
+        protocols: protocols without the images, by key.
     """
 
     networks: tuple[Network, ...]
@@ -42,7 +42,7 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
     Raises:
         ConfigError: the sweep has no such key or dataset, a key is a measure, or the keys have different images.
         InputError: the path is not a results folder.
-        IncompleteError: results are missing, or of an unstable network.
+        IncompleteError: results are missing, or belong to an unstable network.
         ShardDamagedError: a file is damaged.
     """
     plan, folder = open_results(results)

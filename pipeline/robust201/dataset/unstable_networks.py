@@ -16,7 +16,7 @@ from robust201.sweep.plan import Plan, make_plan, open_results
 
 
 class UnstableNetwork(NamedTuple):
-    """An unstable network, and what a worker reported."""
+    """An unstable network, and the report of a worker."""
 
     label: str
     failure: str
@@ -65,7 +65,7 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
     listing = folder.list()
     if not _read_failures(folder.root):
         return listing
-    plan = make_plan(plan.config, plan.facts, folder.slices)  # with the keys that the reader leaves out
+    plan = make_plan(plan.config, plan.facts, folder.slices)  # includes keys that the given plan leaves out
     unstable = find_unstable_networks(plan, compare(plan, listing, folder.read_tuple).keys, folder.root)
     for network in unstable.values():
         message = (
@@ -83,5 +83,5 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
 
 
 def _read_failures(results: Path) -> dict[str, str]:
-    """Return what workers reported about unstable networks, by the unit that they computed."""
+    """Return the reports of workers about unstable networks, by unit id."""
     return {event["unit"]: str(event["failure"]) for event in read_failures(results) if event.get(UNSTABLE)}

@@ -92,7 +92,7 @@ class MetaFile(BaseModel):
 
 
 def check_content(file: Path, content: Any, schema: type[BaseModel]) -> None:
-    """Raise ResultsError if the content of a file does not have the form of a schema."""
+    """Raise ResultsError if the content of a file does not match a schema."""
     try:
         schema.model_validate(content)
     except ValidationError as error:

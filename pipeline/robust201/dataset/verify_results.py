@@ -29,7 +29,7 @@ from robust201.sweep.parts import compare
 from robust201.sweep.plan import Plan, open_results
 
 REPAIRED_BY_RUN = {"damaged", "record", "missing"}
-"""Kinds of findings that the next run removes, because what is missing is computed or written again."""
+"""Kinds of findings that the next run repairs, by computing or writing the missing parts again."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def code(self) -> int:
-        """Exit code: 4 if files contradict each other or the export, 3 if the next run computes what is missing."""
+        """Exit code: 4 if files contradict each other or the export, 3 if the next run repairs all findings, else 0."""
         if self.export_problems or any(finding.kind not in REPAIRED_BY_RUN for finding in self.findings):
             return 4
         return 3 if self.findings else 0
@@ -221,7 +221,7 @@ def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterat
     sweeps = [(read_object(folder / SWEEP_FILE) or {}) | {"robust201": None} for folder in (out, new)]
     if sweeps[0] != sweeps[1]:
         yield (
-            f"Verifying failed for {out / SWEEP_FILE}: it differs from that of these results. Use the folder to which "
+            f"Verifying failed for {out / SWEEP_FILE}: it is not the sweep of these results. Use the folder to which "
             f"these results were exported. {REEXPORT}"
         )
         return

@@ -131,7 +131,7 @@ def draw_size_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 _BOXES = (
     "Boxes span the quartiles. Whiskers end at the furthest accuracy within 1.5 interquartile ranges of the box, and "
-    "dots lie beyond (if there are many, only the furthest are shown). The dashed line is the accuracy of guessing."
+    "dots lie beyond (if there are many, only the furthest are shown). The dashed line is the chance accuracy."
 )
 
 FIGURES = (

@@ -61,7 +61,7 @@ def draw_security_curves(rows: pd.DataFrame, ends: drawings.Limits, axis_title: 
     Args:
         rows: see `SecurityCurves.accuracy`.
         ends: limits of the horizontal axis.
-        axis_title: its title.
+        axis_title: title of the horizontal axis.
         note: text below the figure.
     """
 
@@ -86,7 +86,7 @@ FIGURES = (
         "attack-curves",
         "Accuracy over epsilon, network by network",
         "Accuracy of each network at the epsilons of each attack, evenly spaced, starting with clean images. Bands are "
-        "95% intervals over images; the dashed line is the accuracy of guessing.",
+        "95% intervals over images; the dashed line is the chance accuracy.",
         "",
         "an attack",
         partial(accuracy_curves, kind="attack"),

@@ -1,4 +1,4 @@
-"""The drawings of which all figures are variants. They draw DataFrames, and compute no results.
+"""Basic drawings, which all figures use. They draw DataFrames, and compute no results.
 
 Sizes are in points.
 """
@@ -66,7 +66,7 @@ def number_colours(
 
 
 def chance_line(y: Axis, chance: float | None, limits: Limits, *, is_label_right: bool = False) -> list[Chart]:
-    """Return a labelled line at the accuracy of guessing; empty if this accuracy is unknown or outside the limits."""
+    """Return a labelled line at the chance accuracy; empty if this accuracy is unknown or outside the limits."""
     low, high = limits
     if chance is None or not low <= chance <= high:
         return []
@@ -92,7 +92,7 @@ def box_plots(boxes: pd.DataFrame, x: Axis, y: Axis, colour: alt.Color) -> list[
     """Draw box plots.
 
     Args:
-        boxes: one row per box (see `boxes.accuracy_boxes`), with `tick`, its place on the horizontal axis.
+        boxes: one row per box (see `boxes.accuracy_boxes`), with `tick`, its position on the horizontal axis.
         x: horizontal axis of names, for the field `tick`.
         y: vertical axis.
         colour: colour of the boxes.
@@ -161,7 +161,7 @@ def heat_map(
     """Draw a matrix as coloured tiles.
 
     Args:
-        tiles: one row per tile, with its `row`, its `column`, its number `value` and the fields of the tooltip. Places
+        tiles: one row per tile, with its `row`, its `column`, its number `value` and the fields of the tooltip. Tiles
             without a row or with NaN are empty.
         names: names of the rows and of the columns, in order.
         layout: layout of the panel.

@@ -64,7 +64,7 @@ def strength_title(key: str, results: DatasetResults) -> str:
 
 
 def axis_titles(keys: Sequence[str], results: DatasetResults) -> tuple[str, dict[str, str | None]]:
-    """Return the title that all keys' axes of strengths share, or an empty text; and the titles of single axes."""
+    """Return the shared title of all keys' strength axes (empty if they differ), and the titles of single axes."""
     titles: dict[str, str | None] = {key: strength_title(key, results) for key in keys}
     shared = {*titles.values()}
     return ("", titles) if len(shared) > 1 else (shared.pop() or "", dict.fromkeys(keys))

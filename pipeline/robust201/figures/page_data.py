@@ -1,4 +1,4 @@
-"""The data of the report's page: everything that its script shows is computed here."""
+"""The data of the report's page. All numbers that its script shows are computed here."""
 
 import base64
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from robust201.networks.spaces import CellSpace
 from robust201.statistics.intervals import accuracy_intervals
 
 MISSING = 65_535
-"""Code of a number that is unknown."""
+"""Code of an unknown number."""
 
 
 def pack_space(space: CellSpace) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _pack_columns(ranking: Ranking, networks: list[ArchitectureId]) -> list[dict
 
 
 def _describe_places(ranking: Ranking) -> Mapping[ArchitectureId, str]:
-    """Return the place of each network in the order of the table."""
+    """Return a sentence with the rank of each network in the order of the table."""
     rows = ranking.table[ranking.table["evaluation"] == ranking.order]
     ends = np.where(rows["tied"], ", best or tied with the best", "") if len(rows) > 1 else [""] * len(rows)
     texts = [
@@ -95,8 +95,8 @@ def _describe_places(ranking: Ranking) -> Mapping[ArchitectureId, str]:
 def pack_numbers(fractions: "NDArray[np.float64]") -> str:
     """Encode fractions (N, K) as base64 of (K, N) little-endian uint16.
 
-    A code has the digits that `format_percent` writes, so that the page rounds as tables do: 953 stands for 95.3. The
-    code of NaN is `MISSING`.
+    A code has the digits that `format_percent` writes, so that the page rounds like the tables: 953 stands for 95.3.
+    The code of NaN is `MISSING`.
     """
     values, positions = np.unique(np.asarray(fractions, np.float64).T, return_inverse=True)
     codes = [MISSING if np.isnan(value) else int(format_percent(value).replace(".", "")) for value in values]

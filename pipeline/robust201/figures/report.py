@@ -98,7 +98,7 @@ def _embedded_json(value: Any) -> str:
 
 
 def _describe_networks(dataset: Dataset, all_results: Sequence[DatasetResults]) -> str:
-    """Return what was evaluated: networks, their size if it is not the space's own, and datasets."""
+    """Describe what was evaluated: networks, their size if it differs from the published size, and datasets."""
     n_networks = len({network for results in all_results for network in results.architectures})
     names = ", ".join(results.label for results in all_results)
     if dataset.space is None:
@@ -109,7 +109,7 @@ def _describe_networks(dataset: Dataset, all_results: Sequence[DatasetResults]) 
 
 
 def _foreign_sizes(dataset: Dataset) -> list[str]:
-    """Return the sizes of the evaluated networks that are not the size of the space's own networks."""
+    """Return the sizes of the evaluated networks that differ from the space's published size."""
     own = {} if dataset.space is None else dataset.space.identity()
     sizes = [folder.sweep_record.get("network") or own for folder in dataset.folders]
     return list(dict.fromkeys(_join_items(size) for size in sizes if size != own))
@@ -120,7 +120,7 @@ def _join_items(items: Mapping[str, Any]) -> str:
 
 
 def _overview_section(dataset: Dataset, all_results: Sequence[DatasetResults]) -> str:
-    """Return what was evaluated: networks, training, images and keys; and what is missing."""
+    """Describe what was evaluated (networks, training, images and keys) and what is missing."""
     space, folders = dataset.space, dataset.folders
     architectures = {architecture for results in all_results for architecture in results.architectures}
     keys = {key for results in all_results for key, _ in results.columns}

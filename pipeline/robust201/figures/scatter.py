@@ -85,7 +85,7 @@ FIGURES = (
         "Clean against robust accuracy",
         "One point per architecture; the points of cells are coloured by the number of kernel parameters: 9 for each "
         "3×3 and 1 for each 1×1 convolution that reaches the output. On the dotted line, the perturbation would change "
-        "nothing; the dashed line is the accuracy of guessing. Points far from all others are left out; the panel's "
+        "nothing; the dashed line is the chance accuracy. Points far from all others are left out; the panel's "
         "title states their number.",
         "Fig. 27",
         "clean accuracies and an attack or a corruption",

@@ -34,7 +34,7 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence
         if abs(excess_width) < 1:
             break
         axes_width += excess_width
-    # What remains of the difference, less than a point, is stretched.
+    # Stretching removes the remaining difference, which is less than a point.
     stretched = rf'width="{width_in_points:g}" height="\2" viewBox="0 0 \1 \2" preserveAspectRatio="none"'
     return convert_svg(_SIZE.sub(stretched, svg, count=1), file_format)
 

@@ -12,7 +12,7 @@ from robust201.search.optimiser import Optimiser
 
 N_RANDOM_CELLS = 10
 BATCH_SIZE = 10
-"""Number of cells that are queried each time after the ensemble is trained."""
+"""Number of cells that are queried after each training of the ensemble."""
 
 ENSEMBLE_SIZE = 5
 MAX_PATH_LENGTH = 2

@@ -13,7 +13,7 @@ METHODS: dict[str, type[Optimiser]] = {
     "random": RandomSearch,
     "evolution": RegularizedEvolution,
 }
-"""Classes whose instances are runs, by the method's name on the command line."""
+"""Classes of the methods, by name on the command line; an instance is one run."""
 
 
 def find_method(name: str) -> type[Optimiser]:

@@ -32,7 +32,7 @@ class Optimiser(ABC):
 
     @abstractmethod
     def propose(self) -> int:
-        """Choose the next architecture, the index of a cell."""
+        """Choose the next architecture, and return the index of its cell."""
 
     @abstractmethod
     def tell(self, architecture: int, value: float) -> None:

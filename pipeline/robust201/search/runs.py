@@ -28,7 +28,7 @@ class Benchmark:
     values: NDArray[np.float64]
 
     def best(self, queried: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the best of the queried cells (runs, queries) of each run; of equal values, the first."""
+        """Return the best of the queried cells (runs, queries) of each run; the first if several are best."""
         positions = self.values[queried].argmax(axis=1)
         return np.take_along_axis(queried, positions[:, None], axis=1)[:, 0]
 
