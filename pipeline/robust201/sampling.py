@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
 from robust201.dataset.stored_outcomes import KeyOutcomes, read_outcomes
-from robust201.statistics.image_samples import ImageSample, Pilot, choose_sample, estimate_accuracies
+from robust201.statistics.image_samples import MIN_PER_STRATUM, ImageSample, Pilot, choose_sample, estimate_accuracies
 
 CHEAP_KEYS = ("clean", "fgsm")
 
@@ -55,12 +55,19 @@ class ChosenImages:
     def load(cls, path: str | Path) -> "ChosenImages":
         """Read a file that `save` wrote, or raise a ConfigError."""
         try:
-            return TypeAdapter(cls).validate_json(Path(path).read_bytes())
+            chosen = TypeAdapter(cls).validate_json(Path(path).read_bytes())
         except (OSError, ValidationError) as error:
             raise ConfigError(
                 f"Reading chosen images failed for {path}: it is missing or was not written by ChosenImages.save "
                 f"({type(error).__name__}). Choose the images again."
             ) from error
+        is_consistent = {*chosen.images} <= {*chosen.population} and len(chosen.strata) == len(chosen.population)
+        if not is_consistent or np.any(chosen.sample.sizes < np.minimum(MIN_PER_STRATUM, chosen.sample.counts)):
+            raise ConfigError(
+                f"Reading chosen images failed for {path}: expected images of the population, and {MIN_PER_STRATUM} or "
+                "more of each stratum, got others. Choose the images again."
+            )
+        return chosen
 
 
 def choose_images(

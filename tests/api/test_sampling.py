@@ -145,6 +145,14 @@ def test_damaged_file_of_chosen_images_is_rejected(folders, chosen, tmp_path, ch
         ChosenImages.load(path)
 
 
+@pytest.mark.parametrize("images", [(0, 1, 2, 4), (0, 1, 3, 6)])
+def test_files_with_other_images_or_one_image_of_a_stratum_are_rejected(tmp_path, images):
+    population = (0, 1, 2, 3, 4, 5)
+    ChosenImages("digits", "pgd", ("clean",), images, population, (0, 0, 0, 1, 1, 1)).save(tmp_path / "chosen.json")
+    with pytest.raises(ConfigError, match="images of the population, and 2 or more of each stratum"):
+        ChosenImages.load(tmp_path / "chosen.json")
+
+
 @pytest.mark.parametrize(
     ("key", "fields", "message"),
     [

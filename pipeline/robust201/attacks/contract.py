@@ -49,9 +49,9 @@ def perturb(
 
 
 def _check_stages(request: Request, watch: Watch, context: Context, *, name: str) -> Request:
-    """Return the request, which saves a stage only if all results of the network were finite.
+    """Return the request, with a `save_stage` that first checks that all results of the network were finite.
 
-    A resumed evaluation has a new watch, and stages that fool no image yield nothing that would be checked.
+    A resumed evaluation has a new watch, and a stage that fools no image yields no batch in which faults are checked.
     """
     save = request.save_stage
     if save is None:
@@ -126,7 +126,7 @@ def check_batches(
 def _count_violations(
     batch: Perturbed, n_yields: torch.Tensor, request: Request, constraint: Constraint | None
 ) -> torch.Tensor:
-    """Count a batch's positions in `n_yields`, and return how many of its values break the contract: () int64.
+    """Count a batch's positions in `n_yields`, and return the number of contract violations: () int64.
 
     All checks are computed on the device, so the host does not wait.
     """
@@ -163,7 +163,7 @@ def _coverage_error(name: str, n_yields: torch.Tensor) -> PerturbationError:
 
 
 def _check_form(batch: Perturbed, name: str, request: Request) -> None:
-    """Check what the host knows about a batch: its shape and type."""
+    """Check a batch's shape and type, which needs no wait for the device."""
     shape = (len(batch.positions), *request.images.shape[1:])
     if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
         raise _bug(name, f"float32 images of shape {shape}", f"{batch.images.dtype} {tuple(batch.images.shape)}")

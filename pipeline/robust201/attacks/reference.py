@@ -64,7 +64,7 @@ def attack(context: Context, options: Any, request: Request) -> Iterator[Perturb
                 yield Perturbed(strength_index, positions, run(options, pixels, labels))
                 continue
             parts = _run_stages(context, request, stages, run, pixels, labels)
-            if len(stages) == 1:  # a batch that is measured as a whole has the same rounding at all epsilons
+            if len(stages) == 1:  # evaluating whole batches gives the same rounding at all epsilons
                 rows, images = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
                 yield Perturbed(strength_index, positions, images[rows.argsort()])
             else:

@@ -155,7 +155,7 @@ def _glass_sources(size: int, reach: int, rounds: int, random_numbers: Corruptio
 
 
 def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the kernel of a straight motion whose trace fades.
+    """Return the kernel of a straight motion with a fading trace.
 
     A point moves along a ray and fades like one side of a Gaussian. The kernel has one sample per pixel of the path,
     and each sample is assigned to the nearest pixel. It replaces ImageMagick's `MotionBlurImage`, which the published

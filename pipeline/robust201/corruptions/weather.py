@@ -91,9 +91,9 @@ _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return luma (…) of pixels (…, 3) in [0, 1], bit-identical to two fused multiply-adds, which round only sums.
 
-    Version 2 of the snow images was first generated with a matrix product, which gives these bits on processors with
+    Version 2 of the snow images was first generated with a matrix product, which gives the same bits on processors with
     AVX-512. Products of two float32 are exact in float64. Rounding their sum to float64 first does not change the
-    result, as tested for all colours.
+    result; a test checks this for all colours.
     """
     grey: NDArray[np.float32] = pixels[..., 0] * _GREY_WEIGHTS[0]
     for channel in (1, 2):

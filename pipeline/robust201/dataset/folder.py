@@ -26,6 +26,7 @@ from robust201.dataset.layout import (
     SWEEP_FILE,
     images_name,
     kind_of,
+    paper_key,
     parquet_name,
     sort_by_task_order,
     spellings,
@@ -371,13 +372,13 @@ class DatasetFolder:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         datasets = {path.name for path in self.path.iterdir() if path.is_dir()} | {*self._keys_by_dataset}
         measurement, _ = ELEMENTS.get(measurement, (measurement, None))
-        keys = [*self.keys, *TASKS, *(task.published_key for task in TASKS.values())]
+        keys = list(dict.fromkeys(map(paper_key, (*self.keys, *TASKS))))
         problem = f"there is no file in {self.path / dataset}. Export or download it, or omit these results."
         if any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key)):
             problem = f"this is a partial export, see {MISSING_FILE}. Export the complete results, or omit these."
         for noun, name, known in (
             ("dataset", dataset, sorted(datasets)),
-            ("key", key, [each for known_key in keys for each in spellings(known_key)]),
+            ("key", paper_key(key), keys),
             ("measurement", measurement, self.possible_measurements(dataset, key)),
         ):
             if name not in known:

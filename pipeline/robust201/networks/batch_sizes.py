@@ -54,7 +54,7 @@ class Batch(NamedTuple):
         return torch.cat([rows, rows[-1:].expand(n_padding, *rows.shape[1:])]) if n_padding else rows
 
     def without_padding(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the batch's rows (size, …) without those of the padding."""
+        """Return the batch's rows (size, …) without the padding rows."""
         n_samples = self.stop - self.start
         return rows if n_samples == self.size else rows[:n_samples]
 

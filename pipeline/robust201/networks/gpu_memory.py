@@ -11,8 +11,8 @@ from robust201.networks.device import is_out_of_memory, peak_bytes
 from robust201.networks.model import Model
 
 USED_FRACTION = 0.8
-"""Fraction of a GPU's memory to use. The rest is for memory that is not measured: gaps of the allocator, test images,
-and CUDA itself."""
+"""Fraction of a GPU's memory to use. The rest is for memory that is not measured: fragmentation, test images, and CUDA
+itself."""
 
 _TRIAL_SAMPLES = 8
 """Number of samples in the smaller of two trial passes, which measure the memory per sample."""
@@ -39,7 +39,7 @@ def fit_memory(
         share: fraction of the GPU's memory that this process may use, in (0, 1].
         attack_bytes: bytes that an attack needs for each sample outside the network.
     """
-    model = copy.copy(model)  # black images must not decide whether `Classifier` considers itself differentiable
+    model = copy.copy(model)  # black images must not decide whether a `Classifier` is differentiable
     usable_bytes = USED_FRACTION * min(memory[0], share * memory[1])
 
     def compute(n_samples: int, *, gradient: bool) -> None:

@@ -45,10 +45,10 @@ _MIN_SHARE_AT_LIMIT = 0.2
 """Minimum fraction of images whose largest output is at the limit; below it, the limit is not reported."""
 
 _TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
-"""Maximum difference of an image's logits between its batches, or between a compiled and the original network.
+"""Precision → maximum difference of an image's logits between batches, or between the compiled and original network.
 
-It is given by precision, relative to the largest logit (for a compiled network, at least 1). The maximum is far above
-rounding errors, and far below the effect of a bug."""
+It is relative to the largest logit (for a compiled network, at least 1), far above rounding errors, and far below the
+effect of a bug."""
 
 
 class CheckedImages(NamedTuple):
@@ -135,7 +135,7 @@ def check_network(
 
 
 def check_again(classifier: Classifier, *, name: str) -> None:
-    """Check that a network's logits are still those of `check_network`, after it was attacked.
+    """Check after attacks that a network's logits have not changed since `check_network`.
 
     A network may depend on earlier passes in ways that its tensors do not show, such as a counter.
 

@@ -26,7 +26,7 @@ _PRIOR_DEGREES = 16.0
 """Weight of the variance that the model expects, in degrees of freedom (see `_estimate_variance`)."""
 
 _PRIOR_ERRORS = 4.0
-"""Number of errors added to those of the pilot and to those that the model expects (see `Pilot.variance_factors`)."""
+"""Constant added to the pilot's number of errors and to the expected number (see `Pilot.variance_factors`)."""
 
 _CONTRADICTION_LEVEL = 1e-3
 """Level of the test that the sample's variance is larger than the model expects; if it is, the model is ignored."""
@@ -89,7 +89,7 @@ class Pilot:
 
     @cached_property
     def _inputs(self) -> _Floats:
-        """(P, N, F) features of each network of the pilot, from the outcomes of the others."""
+        """(P, N, F) features of each network of the pilot, from the outcomes of the other networks."""
         others = [np.arange(len(self.outcomes)) != network for network in range(len(self.outcomes))]
         return np.stack(
             [

@@ -14,7 +14,7 @@ FEW_IMAGES = 5
 """Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
 _MIN_IMAGES_TO_JUDGE = 20
-"""Number of images from which every accuracy that is not significantly above chance counts as at chance."""
+"""Minimum number of images to report every accuracy that is not significantly above chance as at chance."""
 
 _CHANCE_MARGIN = 0.1
 

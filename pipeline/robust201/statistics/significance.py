@@ -220,7 +220,7 @@ def paired_difference_intervals(
     both networks, only the first one, or only the second one classify correctly.
 
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired
-    data", Statistics in Medicine 17 (1998), method 10. Limits of single accuracies are those of `accuracy_intervals`:
+    data", Statistics in Medicine 17 (1998), method 10. Single accuracies have the limits of `accuracy_intervals`:
     Wilson's as in the article, but Clopper and Pearson's if fewer than `FEW_IMAGES` images are correct or wrong.
     """
     # The cells of the 2 x 2 table of outcomes have the names of Newcombe's article.

@@ -45,7 +45,7 @@ class DerivativeParameters(MeasureParameters):
     Attributes:
         mode: mode of BatchNorm.
         batch: images per batch; a batch consists of consecutive images of the selection.
-        columns: columns to measure; None for `default_columns` or, if training mode excludes them, the others.
+        columns: columns to measure; None for `default_columns` or, if training mode excludes them, all others.
     """
 
     available_columns: ClassVar[tuple[str, ...]]

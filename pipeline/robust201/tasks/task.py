@@ -48,7 +48,7 @@ class Task:
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         model: class of the key's parameters.
         module: module of the package whose function `kind` does the work, such as ``attacks.pgd``.
-        defaults: default parameters of the key where they differ from those of the class.
+        defaults: default parameters of the key where they differ from those of `model`.
         procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         attack: key without the norm's suffix, if it has one; empty if the task is not an attack.

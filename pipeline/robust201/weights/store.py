@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
 
 DEFAULT_EPOCHS = 200
-"""Training length, in epochs, that `CheckpointStore.find` prefers. The accuracies in figure 11 of the dataset's paper
-are those of networks trained for this length."""
+"""Training length, in epochs, that `CheckpointStore.find` prefers. The networks in figure 11 of the dataset's paper
+were trained for this length."""
 
 _MAX_LISTED_NETWORKS = 5
 _RECREATE_ADVICE = "Import the weights again, or run their training again."

@@ -47,7 +47,7 @@ _CURVE_SEGMENTS = 40
 def edge_curve(edge: int) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
     """Return the points (n, 2) of an edge's curve, and the centre (2,) of its label.
 
-    The curve is quadratic, leads from the source node to the target node, and ends at the circles of both.
+    The curve is quadratic, and leads from the circle of the source node to the circle of the target node.
     """
     import numpy as np
 

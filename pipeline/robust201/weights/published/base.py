@@ -225,7 +225,7 @@ def find_state_dict(content: Any, name: str, print_line: Callable[[str], None]) 
         RobustWarning: there are several state_dicts. The warning names the one that is used and the others.
 
     Raises:
-        CheckpointError: there is no state_dict, there are several without a usual name, or it has unsupported tensors.
+        CheckpointError: there is no state_dict, several have unusual names, or the state_dict has unsupported tensors.
     """
     note_texts = []
     if isinstance(content, Mapping) and not _is_state_dict(content):

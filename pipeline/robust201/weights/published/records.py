@@ -146,7 +146,7 @@ def _invalid_records_error(
 
 
 def _results_of_length(results_by_length: Any, hp: str, index: int, source: str) -> _Results:
-    """Return the records of one training length, which must belong to the network of this index."""
+    """Return the records of one training length, which must belong to the network with this index."""
     lengths = list(results_by_length) if isinstance(results_by_length, Mapping) else []
     if hp not in lengths:
         got = ", ".join(map(str, lengths)) or f"a {type(results_by_length).__name__}"

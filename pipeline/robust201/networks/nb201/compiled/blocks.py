@@ -80,7 +80,7 @@ class NodeKernels:
         index: number of the node.
         needed_forms: forms of the node that are read.
         poolings: source and kernel of each pooling.
-        skips: source of each skip connection, and how many times the source is added.
+        skips: source of each skip connection, and the number of times that the source is added.
         convolutions: source and kernel of each convolution of the source's ReLU.
         gradients: source of each convolution, and the convolution that computes its input gradient.
     """

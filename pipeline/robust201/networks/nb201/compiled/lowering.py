@@ -148,7 +148,7 @@ class Operation:
 
 
 class MapForms:
-    """A feature map in the forms that are read (raw, rectified, or both), each of which is a `Map`."""
+    """A feature map, with one `Map` for each form that is read (raw, rectified, or both)."""
 
     def __init__(self, shape: tuple[int, int, int], needed_forms: NeededForms, raw: Map | None = None) -> None:
         self.shape = shape
@@ -162,7 +162,7 @@ class MapForms:
 
 
 class _Gradient(NamedTuple):
-    """The gradient of a node's raw form. `is_owned` must equal that of `blocks._Sum`, for equal rounding."""
+    """The gradient of a node's raw form. `is_owned` must be the same as in `blocks._Sum`, for equal rounding."""
 
     total: Map | None = None
     is_owned: bool = False
@@ -458,7 +458,7 @@ class OperationList:
         # Input row 2i is multiplied by kernel row 1 for output row i; input row 2i + 1 by kernel rows 0 and 2 for
         # output rows i + 1 and i. The same holds for columns. Like oneDNN, sum over each kernel column before adding
         # columns.
-        # For even and for odd input rows: pairs of a kernel row and the offset of its output row from i.
+        # Pairs of a kernel row and the offset of its output row from i, first for even input rows, then for odd ones.
         kernel_rows = (((1, 0),), ((0, 1), (2, 0)))
         for odd_row, rows in enumerate(kernel_rows):
             for odd_column, columns in enumerate(kernel_rows):

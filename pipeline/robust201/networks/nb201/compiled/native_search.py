@@ -14,7 +14,7 @@ from robust201.networks.nb201.compiled.arena import Runner, run_in_threads, spli
 from robust201.networks.nb201.compiled.patches import Patches, Region
 
 _TILE = 4
-"""Minimum number of columns that a convolution computes together. Patch widths are rounded up to a multiple of it."""
+"""Minimum number of columns that a convolution computes together. Patch widths are rounded up to multiples of it."""
 
 
 class SearchRunner:

@@ -1,7 +1,7 @@
 """Patches: the regions of feature maps that a window of the image can change (see `native_search`).
 
-In each query, a search such as the Square attack changes one window of each image. From the first block whose patch
-would cover most of the map, whole maps are computed.
+In each query, a search such as the Square attack changes one window of each image. The first block whose patch would
+cover most of the map, and all later blocks, compute whole maps.
 """
 
 from collections.abc import Sequence
@@ -178,5 +178,5 @@ def _estimate_cost(operation: Operation) -> float:
     n_additions = len(operation.sources) - operation.n_pools + (operation.add is not None)
     if operation.kind != native.CONVOLVE:
         return _POOLING_COST * operation.n_pools + _ADDITION_COST * n_additions
-    # The costs are those of convolutions with as many input channels as output channels.
+    # `_CONVOLUTION_COSTS` are for equal numbers of input and output channels.
     return _CONVOLUTION_COSTS[len(operation.taps)] * operation.input_channels / operation.output_channels

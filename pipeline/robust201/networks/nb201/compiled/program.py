@@ -26,8 +26,8 @@ class Term:
 
     Attributes:
         source: the source node.
-        skips: how many times the source itself is added.
-        pools: how many times the source's 3x3 average pooling is added.
+        skips: number of times that the source itself is added.
+        pools: number of times that the source's 3x3 average pooling is added.
         convolutions: ascending indices in `EDGES` of the edges whose convolution is applied to the source's ReLU and
             added. An edge may occur more than once.
     """
@@ -97,7 +97,7 @@ class CellProgram:
 
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Return the program of a cell with the lowest estimated cost; among equals, the one with the fewest inlined skips.
+    """Return the cell's program with the lowest estimated cost; of equal costs, the one with the fewest inlined skips.
 
     Each skip connection from an inner node can remain an addition, or be inlined: replaced by the terms of that node.
     Inlining allows convolutions to be merged, and may make the inner node unnecessary, but may also repeat work. At
