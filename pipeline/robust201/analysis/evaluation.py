@@ -165,7 +165,7 @@ class Evaluation:
                 terms = [format_term(key, strength, self.unit_of(key)) for key, strength in known]
                 raise ConfigError(
                     f"Looking up evaluations failed for {name!r}: it was not evaluated."
-                    f"{did_you_mean(name, [*terms, *self.results])} Evaluated: {', '.join(terms)}."
+                    f"{did_you_mean(name, dict.fromkeys([*terms, *self.results]))}"
                 )
             found |= dict.fromkeys(matches)
         return list(found)

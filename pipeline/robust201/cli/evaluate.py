@@ -166,8 +166,8 @@ def check_table_file(out: Path) -> None:
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
         raise ConfigError(
-            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name; JSON is "
-            "printed (--json)."
+            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name; JSON, "
+            "also that of a leaderboard, is printed: --json > FILE."
         )
 
 
@@ -239,6 +239,11 @@ def announce_function(text: str) -> UserFunction:
 def _read_key(name: str) -> str | dict[str, Any]:
     """Return a key, or for FILE.py or FILE.py:FUNCTION, the name of the file without .py with its fields."""
     file, colon, function = name.partition(".py:")
+    if colon and not function.isidentifier():
+        raise ConfigError(
+            f"Reading the command line failed for {name!r}: expected {file}.py:FUNCTION. Set its strengths, such as "
+            f"--set {Path(file).name}.strengths=8/255."
+        )
     if colon:
         return {Path(file).name: {"file": f"{file}.py", "function": function}}
     return {Path(name).stem: {"file": name}} if name.endswith(".py") else name

@@ -42,7 +42,7 @@ def fraction_axis(layout: Layout, title: str, limits: Limits = (0, 1)) -> Axis:
 
 def name_axis(layout: Layout, field: str, names: Sequence[str], title: str | None, **scale: Any) -> Axis:
     """Return a horizontal axis of names in the given order; names are rotated if they do not fit."""
-    is_rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > layout.width / max(1, len(names))
+    is_rotated = max(text_width(len(name) + 1, SMALL_SIZE) for name in names) > layout.width / max(1, len(names))
     turned: dict[str, Any] = {"labelAlign": "right", "labelBaseline": "middle"} if is_rotated else {}
     axis = alt.Axis(title=title, labelAngle=-90 if is_rotated else 0, **turned)
     return partial(alt.X, f"{field}:N", axis=axis, scale=alt.Scale(domain=list(names), **scale), sort=None)
