@@ -114,6 +114,7 @@ def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def check_example(robust201: RunCommand, results: Path) -> None:
     columns = read_columns(results)
+    assert columns["clean", "wide", ""][0.0]["cm"].shape == (3, 3)
     for name in ("narrow", "wide"):
         assert columns["corners", name, ""][8.0]["accuracy"] <= columns["clean", name, ""][0.0]["accuracy"]
         assert columns["margins", name, ""][0.0]["margin"] > 0
