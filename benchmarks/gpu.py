@@ -117,7 +117,7 @@ def measured(size: Size, task: Callable[[], object]) -> dict[str, float | None]:
 
 
 def measure_attacks(size: Size) -> Rows:
-    """Run attacks that sum along dimensions, and the strongest others, with deterministic algorithms only."""
+    """Run attacks that use cumulative sums, and the strongest others, with deterministic algorithms only."""
     keys = ("aa_fab-t", "aa_apgd-ce_l1", "aa_apgd-t", "fmn_l2", "pgd_l2")
     for index in size.networks:
         case = make_case(index, size._replace(images=min(size.images, 512)))
@@ -188,7 +188,7 @@ def images_per_second(size: Size, compute: Callable[[], object]) -> float:
 
 
 def measure_passes(size: Size) -> Rows:
-    """Measure passes of autograd, and of the compiled network without and with graphs, which must give equal bits."""
+    """Measure passes of autograd and of the compiled network, whose bits must be equal with and without graphs."""
     for index in size.networks:
         case = make_case(index, size)
         models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.published}

@@ -69,7 +69,7 @@ def units_to_decide(estimate: Estimate) -> float:
     half_width = (estimate.high - estimate.low) / 2
     if not half_width < math.inf or estimate.value == 0:
         return math.inf
-    # The interval is ± quantile × spread / sqrt(n). For joint intervals, which are wider, the spread is larger.
+    # The interval is ± quantile × spread / sqrt(n); `spread` includes the wider quantile of joint intervals.
     spread = half_width * math.sqrt(estimate.n) / _quantile(estimate.n, estimate.groups)
     n = max(2, math.ceil((_quantile(10**9, 1) * spread / estimate.value) ** 2))
     while _quantile(n, estimate.groups) * spread / math.sqrt(n) >= abs(estimate.value):

@@ -171,19 +171,6 @@ def test_evaluate_returns_measure_in_separate_columns():
     assert classifier_frame["squared_norm"].item() == pytest.approx(jacobian["squared_norm"])
 
 
-def test_progress_function_receives_counts():
-    progress_calls: list[tuple[int, int]] = []
-    evaluate(
-        TinyNetwork(),
-        PIXELS,
-        LABELS,
-        KEYS,
-        normalisation=NORMALISATION,
-        progress=lambda *counts: progress_calls.append(counts),
-    )
-    assert progress_calls == [(n_done, 5) for n_done in range(1, 6)]
-
-
 # --- the caller's module
 
 

@@ -82,7 +82,8 @@ def test_networks_that_cannot_be_compared_are_one_line_errors(folder, robust201)
         ("curves", (*saved, *data), "failed for data"),
         ("curves", (*saved, "--set", "fmn.steps=2"), "--set"),
         ("curves", (network, *data, "--keys", "pgd"), "'pgd'"),
-        ("curves", (network, *data, "--out", folder / "c.jpg"), ".jpg"),
+        ("curves", (network, *data, "--out", folder / "c.jpg"), ".pdf, .csv."),
+        ("compare", (*saved, "--keys", "fog"), "Known: clean, fgsm:8/255, fgsm."),
     ):
         result = robust201(command, *arguments)
         assert subject in result.error_line(2)

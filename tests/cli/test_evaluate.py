@@ -122,7 +122,7 @@ def settings_of(*settings: str) -> list[str]:
 
 def test_evaluate_accepts_custom_tasks_as_keys(files, robust201):
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
-    attack = settings_of("norm=Linf", "strengths=8,32", "passes=2")
+    attack = settings_of("norm=Linf", "strengths=8/255,32", "passes=2")
     result = robust201(*make_arguments(keys="clean,my_tasks.py", out="attack.csv"), *attack)
     assert result.code == 0, result.err
     assert "Executing my_tasks.py (SHA-256 " in result.err
@@ -189,7 +189,9 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"set": "fgsm=3"}, "'fgsm=3'"),
     ({"set": "fgsm.epsilon=3"}, "'epsilon'"),
     ({"keys": None, "set": "pgd.steps=3"}, "List its keys instead: --keys clean,fgsm,pgd,"),
+    ({"keys": "my_tasks.py:8/255"}, "--set my_tasks.strengths=8/255"),
     ({"out": "."}, "Writing failed for ."),
+    ({"out": "entry.json"}, "--json > FILE"),
     ({"out": "/proc/t.csv"}, "t.csv"),
 ]
 

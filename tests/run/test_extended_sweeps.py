@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from robust201.dataset.shard_rows import UnitRows
-from robust201.images.specs import custom_dataset
 from robust201.networks.nb201 import cells
 from robust201.networks.nb201.network import Network
 from robust201.run.sweep import SweepWork
@@ -21,7 +20,6 @@ from robust201.store.packing import pack
 from robust201.sweep.config import SweepConfig
 from robust201.weights.store import CheckpointStore
 from tests.conftest import add_network
-from tests.support.dataset_files import fabricate, write_parquet
 from tests.support.runs import list_units, read_rows, run_sweep
 from tests.support.zoo_networks import SMALL_NETWORKS
 
@@ -200,32 +198,6 @@ def test_sweep_attacks_all_zoo_families(make_sweep):
 
 
 # --- custom datasets ----------------------------------------------------------------------------------------------
-
-
-def test_sweep_on_custom_dataset_completes_and_depends_on_normalisation(make_sweep, tmp_path, robust201):
-    spec = custom_dataset("mine", n_classes=7, image_size=16)
-    for split, n_images in (("test", 30), ("train", 40)):
-        write_parquet(tmp_path / "mine", spec, split, *fabricate(spec, n_images))
-    dataset_section = {
-        "path": str(tmp_path / "mine"),
-        "form": "parquet",
-        "classes": 7,
-        "image_size": 16,
-        "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]},
-    }
-    sweep_changes = {
-        "datasets": {"mine": dataset_section},
-        "checkpoints": None,
-        "weights": RANDOM_WEIGHTS,
-        "keys": {"clean": {}, "pgd": {"epsilons": ["8/255"], "steps": 2}, "jacobian": {"images": 35, "split": "train"}},
-    }
-    config = make_sweep(**sweep_changes)
-    assert run(config)[0] == 2 * 2 * 3
-    assert read_columns(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
-    assert robust201("verify", config.results).code == 0
-    # The normalisation is part of the units' identity.
-    dataset_section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
-    assert run(make_sweep(**sweep_changes))[1].n_done == 0
 
 
 def test_plan_counts_images_of_npz_archives_and_run_evaluates_them(write_sweep, robust201, tmp_path):

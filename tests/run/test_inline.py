@@ -12,10 +12,9 @@ import torch
 
 from robust201.core.errors import ConfigError, InputError, LockHeldError
 from robust201.networks import device
-from robust201.run import lock, worker
+from robust201.run import lock
 from robust201.run.lock import LOCK_FILE, STALE_SECONDS, hold_lock
 from robust201.run.sweep import prepare_run
-from robust201.store.events import read_events
 from robust201.store.folder import ResultsFolder, SliceFormat
 from robust201.sweep.config import ExecutionSection
 from robust201.sweep.facts import save_plan
@@ -65,23 +64,6 @@ def test_device_of_other_machines_must_be_set(robust201, write_sweep, tmp_path, 
     path = write_sweep(execution={"device": "auto"})
     assert "execution.device" in robust201(*command, path).error_line(2)
     assert not (tmp_path / "results").exists()
-
-
-def test_failing_part_is_reported_and_the_rest_completes(sweep, monkeypatch):
-    def fail_on_fgsm(context, task, *arguments, **options):
-        if task.key == "fgsm":
-            raise RuntimeError("no such luck")
-        yield from evaluate_part(context, task, *arguments, **options)
-
-    evaluate_part = worker.evaluate_part
-    monkeypatch.setattr(worker, "evaluate_part", fail_on_fgsm)
-    config = sweep("results")
-    tally = run_inline(config)
-    assert {failure.failure for failure in tally.failures} == {"RuntimeError: no such luck"}
-    assert {part.unit.key for part in read_state(config.results).missing()} == {"fgsm"}
-    (path,) = (config.results / "events").glob("worker-*")
-    events = [event["event"] for event in read_events(path)]
-    assert (events[0], events[-1], events.count("failed")) == ("started", "ended", len(tally.failures))
 
 
 def test_lock_keeps_a_second_driver_out(tmp_path):

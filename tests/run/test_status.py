@@ -24,15 +24,6 @@ def config(make_sweep):
     return make_sweep(keys=KEYS, images={"count": 20, "seed": 0}, execution={"device": "cpu", "gmacs_per_second": 1e-5})
 
 
-def test_status_of_a_finished_sweep(config):
-    run_inline(config)
-    status = read_status(config.results)
-    assert (status.n_done, status.n_planned) == (10, 10)
-    lists = (status.costs, status.in_progress, status.failures, status.silent)
-    assert (lists, status.seconds_left) == (([], [], [], []), None)
-    assert (status.running, status.complete) == (False, True)
-
-
 def test_status_of_a_partial_run_estimates_from_measured_speeds(config):
     run_inline(config, Filters(architectures=(0,)))
     status = read_status(config.results)
@@ -106,12 +97,16 @@ def test_processes_of_a_killed_run_are_forgotten_when_the_next_run_begins(config
 
 
 def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
-    def fail(*_arguments, **_options):
-        raise RuntimeError("no such luck")
+    def fail_on_fgsm(context, task, *arguments, **options):
+        if task.key == "fgsm":
+            raise RuntimeError("no such luck")
+        yield from evaluate_part(context, task, *arguments, **options)
 
+    evaluate_part = worker.evaluate_part
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "evaluate_part", fail)
-        run_inline(config, Filters(keys=("fgsm",)))
+        patch.setattr(worker, "evaluate_part", fail_on_fgsm)
+        run_inline(config, Filters(keys=("fgsm", "brightness")))
+    assert [key.n_missing_parts > 0 for key in read_state(config.results).keys] == [True, True, False]
     run_inline(config, Filters(keys=("clean",)))
     (events,) = [path for path in (config.results / "events").glob("worker-*") if '"failed"' in path.read_text()]
     events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # as in a long file, whose tail is read

@@ -228,9 +228,6 @@ def test_diverging_run_fails_and_other_runs_complete(tmp_path):
     assert "Training failed for #309 on bright: the loss diverged" in outcome.failure
     assert "\n" not in outcome.failure
     assert any("start weights are missing: 1, such as #309 bright tuned seed 0" in message for message in messages)
-    status = read_training_status(config.store)
-    assert (status.n_trainings_done, status.n_trainings, status.n_done, status.n_planned) == (1, 3, 2, 5)
-    assert [failure.part for failure in status.failures] == ["#309 bright wild seed 0"]
 
 
 def test_train_rejects_bad_images_before_writing(tmp_path, robust201):

@@ -13,6 +13,7 @@ from torch import nn
 from robust201.core.errors import CheckpointError
 from robust201.core.user_code import hash_file
 from robust201.dataset.reader import Dataset
+from robust201.images.specs import custom_dataset
 from robust201.loading import load_model
 from robust201.networks.zoo import resnet
 from robust201.networks.zoo.zoo_space import NETWORKS, ZooNetwork
@@ -21,7 +22,7 @@ from robust201.sweep.loading import parse_config
 from robust201.sweep.sweep_record import portable_fields
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
-from tests.run.test_extended_sweeps import write_parquet
+from tests.support.dataset_files import fabricate, write_parquet
 
 STATE_DICT = {"weight": torch.arange(4.0)}
 CELL = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|none~2|"
@@ -183,10 +184,11 @@ def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201, tmp_
 
 @pytest.fixture
 def fields_with_two_datasets(tmp_path: Path) -> dict[str, Any]:
-    images = write_parquet(tmp_path / "images.parquet")
-    custom_dataset = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}
+    spec = custom_dataset("mine", n_classes=10, image_size=32)
+    write_parquet(tmp_path, spec, "test", *fabricate(spec, 20))
+    section = {"path": str(tmp_path), "form": "parquet", "classes": 10, "image_size": 32}
     return {"space": "zoo", "architectures": ["tiny"], "network": {}, "checkpoints": None,
-            "datasets": {"digits": {}, "mine": custom_dataset}, "keys": {"clean": {}}}  # fmt: skip
+            "datasets": {"digits": {}, "mine": section}, "keys": {"clean": {}}}  # fmt: skip
 
 
 def weights_of(results: Path) -> dict[str, str]:

@@ -33,7 +33,7 @@ class Comparison:
     Attributes:
         table: one row per pair of networks, key and strength.
         notices: warnings that a network's accuracies are doubtful, by network.
-        missing: evaluations that only other networks have, and that are therefore not compared, by network.
+        missing: by network, evaluations that it lacks and another network has; they are not compared.
     """
 
     table: pd.DataFrame

@@ -165,7 +165,7 @@ class Evaluation:
                 terms = [format_term(key, strength, self.unit_of(key)) for key, strength in known]
                 raise ConfigError(
                     f"Looking up evaluations failed for {name!r}: it was not evaluated."
-                    f"{did_you_mean(name, [*terms, *self.results])} Evaluated: {', '.join(terms)}."
+                    f"{did_you_mean(name, dict.fromkeys([*terms, *self.results]))}"
                 )
             found |= dict.fromkeys(matches)
         return list(found)
@@ -298,7 +298,7 @@ def read_saved(
         folder: folder of an evaluation.
         expected: the network and images of the results.
         protocols: expected protocols by key.
-        strengths: requested strengths by key. Those of minimum-norm attacks limit distances, and must equal saved ones.
+        strengths: requested strengths by key; those of minimum-norm attacks must equal the saved ones.
 
     Raises:
         ConfigError: the results belong to another network, or to other images or parameters.
@@ -356,7 +356,7 @@ def _extend_saved(folder: Path, evaluation: Evaluation) -> None:
 
 
 def _encode(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the results as JSON values; outcomes are numbers."""
+    """Return the results as JSON values, with outcomes as 0 or 1."""
     return {
         key: results._asdict() | {"outcomes": [[strength, 1 * array] for strength, array in results.outcomes.items()]}
         for key, results in evaluation.results.items()

@@ -119,7 +119,7 @@ class Options:
 
 
 def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
-    """If labels come from class folders, check that their number is the network's number of classes."""
+    """If labels come from class folders, check that the network has as many classes as there are folders."""
     n_folders = len(images.class_names)
     if n_folders not in {0, classifier.n_classes}:
         raise DatasetError(

@@ -97,7 +97,7 @@ def collect_measures(results: DatasetResults, table: pd.DataFrame | None = None)
 
 def _is_named(results: DatasetResults, name: str, key: str, strength: float) -> bool:
     """Return whether a name means a key at a strength."""
-    if name == results.term(key, strength):  # also matches a strength 0 that is not an epsilon
+    if name == results.term(key, strength):  # also matches keys without strengths
         return True
     named_key, text = parse_term(name)
     try:

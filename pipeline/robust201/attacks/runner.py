@@ -87,7 +87,7 @@ def _run_stage(
 
     Returns:
         Images (B, C, H, W), and whether each is misclassified (B,). Samples that resist all runs are returned
-        unchanged. If the task declares no runs: the results of a single run, and None.
+        unchanged. If `procedure.runs` is None: the results of a single run, and None.
     """
     attack = task.load("fused")
     runs = task.procedure.runs

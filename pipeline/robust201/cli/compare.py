@@ -28,7 +28,7 @@ from robust201.cli.evaluate import (
 )
 from robust201.cli.options import AsJson, TableFile, explicit_options, print_json, split_names
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file, write_csv
+from robust201.core.files import write_csv
 from robust201.core.memory import restore_gc_thresholds
 
 if TYPE_CHECKING:
@@ -125,12 +125,10 @@ def curves(
     """
     from robust201.comparing import curves as compute_curves
     from robust201.comparing import name_networks, parse_attacks
-    from robust201.figures.formats import check_figure_name
+    from robust201.figures.formats import FIGURE_FORMATS, check_figure_name
 
-    if out is not None and out.suffix == ".csv":
-        check_output_file(out)
-    elif out is not None:
-        check_figure_name(out)
+    if out is not None:
+        check_figure_name(out, FIGURE_FORMATS)
     parsed_keys = read_keys(keys, settings or [])
     parse_attacks(parsed_keys)  # before the user's files are executed
     named = name_networks(networks)

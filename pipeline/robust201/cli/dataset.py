@@ -37,7 +37,7 @@ def export(
     outcomes: Annotated[
         Literal["bits", "classes"] | None,
         typer.Option(
-            help="With --parquet: bits also writes which images are classified correctly, classes the predictions."
+            help="With --parquet: bits writes which images are classified correctly; classes adds the predictions."
         ),
     ] = None,
     partial: Annotated[

@@ -54,7 +54,7 @@ ResizeRule = Annotated[
     typer.Option(
         "--resize",
         metavar="N[,CROP][,FILTER]",
-        help="Resize the shorter side to N pixels (torchvision: 256), then crop to CROP (224). FILTER: bilinear.",
+        help="Resize the shorter side to N pixels (torchvision: 256), then crop. Defaults: CROP 224, FILTER bilinear.",
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the subset and of all random numbers.")]
@@ -166,8 +166,8 @@ def check_table_file(out: Path) -> None:
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
         raise ConfigError(
-            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name; JSON is "
-            "printed (--json)."
+            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name; JSON, "
+            "also that of a leaderboard, is printed: --json > FILE."
         )
 
 
@@ -183,7 +183,7 @@ def write_table(out: Path, table: "Evaluation | Comparison | Ranking") -> None:
 def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parse comma-separated keys and their parameters (--set) for `parse_keys`.
 
-    In --set, a group with a single key, such as `autoattack`, and its key stand for each other.
+    --set accepts a key in place of a group that contains only this key, such as `autoattack`, and the reverse.
     """
     from robust201.analysis.requested_keys import find_preset, pair_with_fields
     from robust201.tasks import KEY_GROUPS, PRESETS, expand_keys
@@ -201,7 +201,7 @@ def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
             f"fixed. List its keys instead: --keys {','.join(PRESETS[preset])}"
         )
     groups_first = sorted(fields_by_key, key=lambda name: name not in KEY_GROUPS)
-    listed = {expand_keys([name]): name for name in groups_first}  # a key overrides a group of this key
+    listed = {expand_keys([name]): name for name in groups_first}  # a listed key replaces its group
     for setting in settings:
         match = _SETTING.fullmatch(setting)
         key = None if match is None else listed.get(expand_keys([match["key"]]))
@@ -237,8 +237,13 @@ def announce_function(text: str) -> UserFunction:
 
 
 def _read_key(name: str) -> str | dict[str, Any]:
-    """Return a key, or for FILE.py or FILE.py:FUNCTION, the name of the file without .py with its fields."""
+    """Return a key unchanged; for FILE.py or FILE.py:FUNCTION, return {name without .py: fields of the task}."""
     file, colon, function = name.partition(".py:")
+    if colon and not function.isidentifier():
+        raise ConfigError(
+            f"Reading the command line failed for {name!r}: expected {file}.py:FUNCTION. Set its strengths, such as "
+            f"--set {Path(file).name}.strengths=8/255."
+        )
     if colon:
         return {Path(file).name: {"file": f"{file}.py", "function": function}}
     return {Path(name).stem: {"file": name}} if name.endswith(".py") else name

@@ -67,7 +67,7 @@ class GroupedCommands(TyperGroup):
 
 
 def add_commands(app: typer.Typer, *functions: Callable[..., Any], prefix: str = "") -> None:
-    """Add functions as commands with their names and examples; the commands of a subcommand have a prefix."""
+    """Add functions as commands with their names and examples; `prefix` is the parent command, such as ``submit``."""
     for function in functions:
         name = function.__name__.rstrip("_")
         epilog = f"Example: {EXAMPLES[f'{prefix} {name}'.strip()]}"

@@ -11,7 +11,7 @@ from robust201.core.errors import ConfigError
 ALL = "all"
 
 ShownKeys = Annotated[
-    str | None, typer.Option("--keys", help="Show only clean accuracy and these keys, separated by commas.")
+    str | None, typer.Option("--keys", help="Show only clean accuracy and these keys, at all strengths.")
 ]
 ShownNetworks = Annotated[
     str | None,

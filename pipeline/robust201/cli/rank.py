@@ -48,7 +48,7 @@ def rank(
     n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of networks, best first.")] = 20,
     metrics: Annotated[
         bool,
-        typer.Option("--metrics", help="Print derived metrics of --keys, such as robustness R, instead of a ranking."),
+        typer.Option("--metrics", help="Print derived metrics of --keys (without strengths) instead of a ranking."),
     ] = False,
     weights: WeightsName = None,
     out: TableFile = None,

@@ -170,10 +170,8 @@ class MergedFolders:
         requested_keys = [paper_key(key) for key in expand_keys(list(keys), known_keys)]
         for key in requested_keys:
             if key not in known_keys:
-                raise ConfigError(
-                    f"Reading {self.path} failed for {key!r}: the dataset has no results for this key."
-                    f"{did_you_mean(key, known_keys)}"
-                )
+                hint = " Leave out the strength." if ":" in key else did_you_mean(key, known_keys)
+                raise ConfigError(f"Reading {self.path} failed for {key!r}: it has no results for this key.{hint}")
         return requested_keys
 
     def _find_network_name(self, network: int | str) -> str:

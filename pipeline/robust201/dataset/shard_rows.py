@@ -150,7 +150,7 @@ class KeyRows:
                 f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
                 "missing. Run the sweep again."
             )
-        # Merging means of slices requires the counts; merging accuracies requires only the numbers of images.
+        # To merge the means of slices, counts are required; to merge accuracies, only the numbers of images.
         needs_counts = len(slices) > 1 and {*columns} != {"accuracy"}
         counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if needs_counts else set()
         shards = {row: self._read_file(row, {*columns, *counts}) for row in {files[part] for part in wanted}}

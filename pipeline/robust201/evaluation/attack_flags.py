@@ -113,7 +113,7 @@ class _Rule:
 
     Attributes:
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
-        margin: whether a difference must exceed the margin for chance to be flagged: `always`, `never`, or `optional`
+        margin: whether only differences above the chance margin are flagged: `always`, `never`, or `optional`
             (unless `flag_any_difference` is set).
     """
 
@@ -215,7 +215,7 @@ def find_flags(
     of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
     samples are in fact the same images, so their difference varies less and the checks are conservative. With
     `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
-    because it proves that only the weaker attack succeeds on some of these images.
+    because the weaker attack must then succeed on an image on which the other fails.
     """
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     margins = ("always",) if flag_any_difference else ("always", "optional")

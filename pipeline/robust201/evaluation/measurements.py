@@ -3,7 +3,7 @@
 Confidences and other values per image are added as integers of `FRACTION_BITS` bits, so the sum depends neither on the
 order of images nor on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the
 counts in `cm`, the confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up
-to 2**53 exactly, which leaves a margin for two roundings.
+to 2**53 exactly. The margin covers the rounding of the mean and of its product with the count.
 
 Torch is imported only where values are computed on a device; shards and exports need only checks and merging.
 """
@@ -217,9 +217,9 @@ def check_values(
         name: name of the evaluation, for messages.
 
     Raises:
-        EvaluationError: columns are missing or have the wrong type or shape, `cm` does not count N images (or each
-            class's images), a value is out of range, does not follow from the counts or from a sum of
-            integers, or is NaN although it covers images, or a row of confidences does not sum to 1.
+        EvaluationError: columns are missing or have the wrong type or shape; `cm` does not count N images (or each
+            class's images); a value is out of range, or cannot result from the counts or a sum of integers; a mean over
+            one image or more is NaN; or a row of confidences does not sum to 1.
     """
     if not has_predictions(values):
         check_measure_values(values, name=name)
@@ -289,7 +289,7 @@ def _layout_failure(values: Values, n_images: int) -> str | None:
 def _value_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
     cm = count_matrix(values)
     if cm.sum() != n_images or cm.min() < 0:
-        return f"{n_images} images in cm, got {cm.sum()} in counts from {cm.min()}"
+        return f"{n_images} images in cm and no negative count, got {cm.sum()} and a minimum of {cm.min()}"
     if COUNTS in values and label_counts is not None and not np.array_equal(cm.sum(axis=1), label_counts):
         return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
     return next(

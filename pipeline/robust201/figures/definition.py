@@ -26,8 +26,8 @@ class FigureDefinition(NamedTuple):
         needs: results that the figure needs.
         compute: function that returns the figure's numbers; an empty frame if the results do not suffice.
         draw: function that returns the drawing of a frame, for files and the page.
-        is_across_datasets: whether the figure shows all datasets of a folder together. The folder's results are then
-            passed to `compute` as the results of any of its datasets.
+        is_across_datasets: whether the figure shows all datasets of a folder together. `compute` then gets the
+            results of any one dataset, whose `folder` holds those of all.
         shows_means: whether the figure shows means over attacks or corruptions, so that it must state their weighting.
         min_networks: minimum number of networks; distributions and rank correlations need several.
         max_networks: maximum number of networks that the figure can show individually.

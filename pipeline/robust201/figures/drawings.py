@@ -16,7 +16,7 @@ from robust201.figures.panels import MIN_NUMBER_SIZE, NUMBER_SIZE, SMALL_SIZE, C
 Limits = tuple[float, float]
 
 SINGLE_WIDTH = 400.0
-"""Width on the page of figures with one panel per row."""
+"""Width of figures with one panel per row, on the page."""
 
 EQUALITY = "as accurate as clean"
 
@@ -24,7 +24,7 @@ SHORT_NUMBER = "replace(format(datum.value, '.2f'), '0.', '.')"
 """Vega expression of a correlation in at most four characters, such as ``.87`` or ``-.03``."""
 
 Axis = Callable[..., Any]
-"""A function that returns the channel of a field: axis and scale are fixed."""
+"""A function that returns a field's encoding channel with a fixed axis and scale."""
 
 
 def layered(layers: Sequence[Chart], height: float) -> alt.LayerChart:
@@ -42,7 +42,7 @@ def fraction_axis(layout: Layout, title: str, limits: Limits = (0, 1)) -> Axis:
 
 def name_axis(layout: Layout, field: str, names: Sequence[str], title: str | None, **scale: Any) -> Axis:
     """Return a horizontal axis of names in the given order; names are rotated if they do not fit."""
-    is_rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > layout.width / max(1, len(names))
+    is_rotated = max(text_width(len(name) + 1, SMALL_SIZE) for name in names) > layout.width / max(1, len(names))
     turned: dict[str, Any] = {"labelAlign": "right", "labelBaseline": "middle"} if is_rotated else {}
     axis = alt.Axis(title=title, labelAngle=-90 if is_rotated else 0, **turned)
     return partial(alt.X, f"{field}:N", axis=axis, scale=alt.Scale(domain=list(names), **scale), sort=None)
@@ -182,7 +182,6 @@ def heat_map(
     if is_turned:
         angle = {"labelAngle": -90 if is_steep else -45, "labelAlign": "right"}
         angle |= {"labelBaseline": "middle" if is_steep else "top"}
-    # A scale of names has no room for the outermost panels' labels, so they are hidden instead of blank.
     x_axis = alt.Axis(title=axes[0], labels=layout.is_at_bottom or not shares_labels, **_tile_axis(size[0]), **angle)
     y_axis = alt.Axis(title=axes[1], labels=layout.is_leftmost or not shares_labels, **_tile_axis(size[1]))
     base = alt.Chart(tiles.round(4)).encode(

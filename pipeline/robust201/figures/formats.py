@@ -1,5 +1,6 @@
 """Formats and widths of figure files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from robust201.core.errors import ConfigError, did_you_mean
@@ -12,6 +13,10 @@ MIN_WIDTH, MAX_WIDTH = 2.5, 40.0
 """Limits of a figure's width, in inches."""
 
 DRAWN_FORMATS = ("png", "svg", "pdf")
+
+CSV = "csv"
+
+FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
 
 def parse_width(text: str | float) -> float:
@@ -31,10 +36,10 @@ def parse_width(text: str | float) -> float:
     return width
 
 
-def check_figure_name(out: Path) -> None:
-    """Check that a drawing can be written to a file, before anything is computed."""
-    if out.suffix.removeprefix(".") not in DRAWN_FORMATS:
+def check_figure_name(out: Path, formats: Sequence[str] = DRAWN_FORMATS) -> None:
+    """Check that a figure can be written to a file, before anything is computed."""
+    if out.suffix.removeprefix(".") not in formats:
         raise ConfigError(
-            f"Drawing failed for {out}: the file name must end in .{', .'.join(DRAWN_FORMATS)}. Choose another name."
+            f"Drawing failed for {out}: the file name must end in .{', .'.join(formats)}. Choose another name."
         )
     check_output_file(out)

@@ -11,15 +11,11 @@ from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file, write_csv
 from robust201.dataset.reader import Dataset
 from robust201.figures.definition import FigureDefinition
-from robust201.figures.formats import DRAWN_FORMATS, parse_width
+from robust201.figures.formats import CSV, FIGURE_FORMATS, check_figure_name, parse_width
 from robust201.figures.table import FIGURES, find_figure
 from robust201.figures.vega_files import draw_file
 
-CSV = "csv"
-
 _MEASURES_FIGURE = "measure-correlations"
-
-FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
 
 def save_plots(
@@ -95,13 +91,8 @@ def save_plot(
             f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows measures of "
             "several folders. Remove --measures."
         )
-    if out.suffix.lstrip(".") not in FIGURE_FORMATS:
-        raise ConfigError(
-            f"Drawing {name} failed for {out}: the file name must end in .{', .'.join(FIGURE_FORMATS)}. Choose "
-            "another file name."
-        )
+    check_figure_name(out, FIGURE_FORMATS)
     inches = parse_width(width)
-    check_output_file(out)
     all_results = read_results(dataset.select())
     if figure.is_across_datasets and data is not None:
         raise ConfigError(

@@ -15,7 +15,7 @@ LabelFrom: TypeAlias = Literal["first", "second"]
 
 
 def exact_fraction(alpha: float) -> Fraction:
-    """Return a float in [0, 1], as the decimal number that Python prints, as an exact fraction: 1/10 for 0.1.
+    """Return the exact fraction of the decimal number that Python prints for a float in [0, 1]: 1/10 for 0.1.
 
     Raises:
         ConfigError: alpha is out of range.

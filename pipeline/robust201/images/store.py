@@ -45,7 +45,7 @@ class _Manifest(BaseModel):
 
 
 class ArrayFolder:
-    """A folder of made arrays. Writing the first array creates it. Only one process at a time may write."""
+    """Arrays and `made.json` in a folder. Writing the first array creates it. Only one process at a time may write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class ArrayFolder:
         shape: tuple[int, ...] = (),
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write an array (with `shape`, from uint8 blocks of consecutive rows), then list it in `made.json`."""
+        """Write an array, then list it in `made.json`. With `shape`, `content` is uint8 blocks of consecutive rows."""
         for unfinished_path in self.folder.glob(f".{name}.npy.*.tmp"):
             unfinished_path.unlink(missing_ok=True)
         stream = npy_stream(shape, content) if shape else iter([_npy_bytes(np.asarray(content))])
@@ -135,7 +135,7 @@ class ArrayFolder:
             return {}
         except (OSError, ValueError) as error:
             raise DatasetError(
-                f"Reading images failed for {path}: expected a list of made arrays, got a damaged or unrelated file "
+                f"Reading images failed for {path}: expected a list of arrays, got a damaged or unrelated file "
                 f"({one_line(error, 100)}). Delete {self.folder}, and make the images again."
             ) from error
 

@@ -97,7 +97,7 @@ class Classifier(nn.Module):
         compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
             None for networks without a compiled form.
         notices: warnings that accuracies of the network are doubtful, from `networks.network_check`.
-        checked: images and logits of `networks.network_check.check_network`, which are compared after evaluations.
+        checked: images and logits of `networks.network_check.check_network`; evaluations must not change the logits.
 
     Raises:
         ConfigError: the precision is unknown, or the device does not support it.

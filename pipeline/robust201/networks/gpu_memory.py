@@ -39,7 +39,7 @@ def fit_memory(
         share: fraction of the GPU's memory that this process may use, in (0, 1].
         attack_bytes: bytes that an attack needs for each sample outside the network.
     """
-    model = copy.copy(model)  # black images must not decide whether a `Classifier` is differentiable
+    model = copy.copy(model)  # a `Classifier` remembers its first gradient check, which black images could fail
     usable_bytes = USED_FRACTION * min(memory[0], share * memory[1])
 
     def compute(n_samples: int, *, gradient: bool) -> None:

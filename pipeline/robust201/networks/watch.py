@@ -15,7 +15,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from robust201.networks.model import Model, Objective, WindowModel, WindowSearch
 
 NOT_FINITE_ADVICE = (
-    "Add a small constant below square roots and logarithms, and to norms and standard deviations that the network "
+    "Add a small constant inside square roots and logarithms, and to norms and standard deviations that the network "
     "divides by, or remove these images; if all images fail, check the weights and the normalisation."
 )
 
@@ -146,7 +146,7 @@ class Watch:
             place = name_images(faulty_numbers)
         else:
             distances = (images - first_image).flatten(1).norm(dim=1)
-            place = f"a perturbed image, the nearest to {name_images([int(numbers[int(distances.argmin())])])}"
+            place = f"a perturbed image (nearest original: {name_images([int(numbers[int(distances.argmin())])])})"
         return (
             f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {place}. "
             f"{NOT_FINITE_ADVICE}"
@@ -165,7 +165,7 @@ def _have_finite_rows(values: torch.Tensor) -> torch.Tensor:
 
 
 def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that a tensor inside transforms of `torch.func` contains."""
+    """Return the plain tensor inside a tensor that transforms of `torch.func` wrapped."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.detach()

@@ -50,8 +50,8 @@ def prepare_share(config: SweepConfig, share: Share, filters: Filters, say: Say)
     if unread:
         raise InputError(
             f"Running with --share failed for {unread[0]}: expected the hashes of its inputs in {PLAN_FILE}, got none, "
-            "because filters excluded it from the saved plan. Plan without them (robust201 plan --save SWEEP.yaml), or "
-            "use the same filters."
+            "because filters excluded it from the saved plan. Plan without filters (robust201 plan --save SWEEP.yaml), "
+            "or use the same filters."
         )
     for field, path in config.code_files().items():
         if path.exists() and hash_file(path) != facts.code[field]:

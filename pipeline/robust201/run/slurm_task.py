@@ -39,7 +39,7 @@ class ArrayTask:
         return cls(job, index, _read_seconds(environment.get(DRAIN_VARIABLE)))
 
     def limit(self, execution: ExecutionSection) -> ExecutionSection:
-        """Return the section for a run on this machine alone, which drains within the task's time."""
+        """Return the execution section for a run on this machine alone, which drains within the task's time."""
         limits = [seconds for seconds in (execution.drain_seconds, self.drain_seconds) if seconds is not None]
         return execution.model_copy(update={"ray_address": None, "drain_seconds": min(limits, default=None)})
 

@@ -1,10 +1,10 @@
-"""Random search, which queries members in random order without replacement."""
+"""Random search, which queries cells in random order without replacement."""
 
 from robust201.search.optimiser import Optimiser
 
 
 class RandomSearch(Optimiser):
-    """Query each member once, in uniformly random order."""
+    """Query each cell once, in uniformly random order."""
 
     title = "Random search"
 

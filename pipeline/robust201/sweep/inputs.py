@@ -26,7 +26,7 @@ from robust201.tasks import Task
 class Inputs:
     """The inputs of a sweep, opened at first use.
 
-    Published corrupted images and weights must exist only for keys and networks that `filters` selects.
+    Published corrupted images and weights need to exist only for keys and networks that `filters` selects.
     """
 
     def __init__(self, config: SweepConfig, filters: Filters = EVERYTHING) -> None:
@@ -97,7 +97,7 @@ class Inputs:
     def open_published_corruptions(
         self, dataset: str, images: ImageSet | None = None, *, verify: bool = False
     ) -> CorruptedStore:
-        """Open a dataset's published corrupted images, which must exist, for clean images (default: the sweep's)."""
+        """Open the published corrupted versions of a dataset's clean images (default: the sweep's); they must exist."""
         section = self._config.datasets[dataset].corruptions
         assert section is not None and section.path is not None  # noqa: S101, PT018 - the schema requires a path
         n_images, keys = self._config.dataset_spec(dataset).n_test, self.selected_corruption_keys(dataset)

@@ -56,7 +56,7 @@ class Share:
     def _slices_of(self, key: PlannedKey) -> NDArray[np.bool_]:
         """Return which slices of a key belong to the share (see `PlannedKey.first_slices`).
 
-        The slices of a unit, whose id is a hash, are assigned round-robin, so that shares have similar sizes.
+        A unit's id (a hash) selects the share of its first slice. The others follow round-robin, for similar sizes.
         """
         first = np.array([int(unit[:_HASH_DIGITS], 16) for unit in key.units], np.int64) % self.count
         index = np.arange(int(key.n_slices.sum())) - np.repeat(key.first_slices[:-1], key.n_slices)

@@ -46,12 +46,12 @@ class Training(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of the names, as 32 hex digits; `training.identity.hash_training` identifies the weights."""
+        """Hash of the names, as 32 hex digits. Weights are identified by `training.identity.hash_training`."""
         return content_digest(["training", *self])
 
 
 class TrainedDataset(DatasetSection):
-    """Images of a dataset on which networks are trained, or which only provides images for the `data` of recipes."""
+    """A dataset to train networks on, or one that only provides images for the `data` of recipes."""
 
     train: bool = True
     """False for a dataset that only provides images for the `data` of recipes."""

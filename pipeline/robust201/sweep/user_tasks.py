@@ -1,12 +1,10 @@
 """Custom tasks in the sweep YAML: a Python file and the properties of its function that planning needs."""
 
 import re
-import reprlib
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from robust201.core.errors import did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.core.user_code import UserFunction
@@ -14,7 +12,7 @@ from robust201.evaluation.user_task import UserTask
 from robust201.sweep.sweep_yaml import ConfigPath
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import RESERVED
-from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.constraints import CONSTRAINTS, Norm
 from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, sort_strengths
 
 MAX_NAME_BYTES = 100
@@ -42,12 +40,13 @@ class UserTaskParameters(Parameters):
     """`attack` or `measure`."""
     function: str = ""
     """Name of the function; by default `perturb` or `measure`."""
-    norm: str | None = None
+    norm: Norm | None = None
     """Attacks only: norm (`Linf`, `L2` or `L1`) of the ball in which its images must lie."""
     strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )
-    """Attacks only: strengths at which the function is called (field `strengths` in the YAML)."""
+    """Attacks only: strengths at which the function is called (field `strengths` in the YAML), as numbers in the
+    unit of the norm or text such as ``8/255`` for pixels in [0, 1]."""
     columns: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
     """Measures only: names of the numbers that the function returns."""
     passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -64,11 +63,6 @@ class UserTaskParameters(Parameters):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        if self.norm is not None and self.norm not in CONSTRAINTS:
-            suggestion = did_you_mean(self.norm, CONSTRAINTS)
-            raise ValueError(
-                f"norm: expected one of {', '.join(CONSTRAINTS)}, got {reprlib.repr(self.norm)}.{suggestion}"
-            )
         if self.kind == "measure":
             is_unique = len(set(self.columns)) == len(self.columns)
             reserved = [name for name in self.columns if name in RESERVED]
@@ -84,6 +78,14 @@ class UserTaskParameters(Parameters):
         elif self.norm is not None and "strengths_given" not in self.model_fields_set:
             raise ValueError("strengths: expected the radii of the norm's ball, got none.")
         return self
+
+    @field_validator("strengths_given", mode="before")
+    @classmethod
+    def _read_fractions(cls, strengths: Any, info: ValidationInfo) -> Any:
+        constraint = CONSTRAINTS.get(info.data.get("norm", ""))
+        if constraint is None or not isinstance(strengths, list | tuple):
+            return strengths
+        return [constraint.strength_of(each) if "/" in str(each) else each for each in strengths]
 
     @field_validator("strengths_given")
     @classmethod

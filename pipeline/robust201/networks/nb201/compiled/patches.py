@@ -102,7 +102,7 @@ class Patches:
 
     def _find_persistent_maps(self, later_operations: Sequence[Operation]) -> frozenset[Map]:
         read_maps = {feature_map for operation in later_operations for feature_map in operation.read_maps()}
-        # For each operation: the first operation that always changes the same region.
+        # For each operation: the first operation whose output always changes in the same region.
         same_region_as: list[int] = []
         for number, (operation, reads) in enumerate(zip(self.operations, self._reads, strict=True)):
             source_regions = {same_region_as[source] for source, _ in reads}
