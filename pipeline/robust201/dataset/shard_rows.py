@@ -154,10 +154,9 @@ class KeyRows:
         needs_counts = len(slices) > 1 and {*columns} != {"accuracy"}
         counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if needs_counts else set()
         shards = {row: self._read_file(row, {*columns, *counts}) for row in {files[part] for part in wanted}}
+        name = key.unit(network).label
         return {
-            strength: _merge(
-                [shards[files[index, strength]] for index in slices], strength, columns, key.unit(network).label
-            )
+            strength: _merge([shards[files[index, strength]] for index in slices], strength, columns, name)
             for strength in strengths
         }
 

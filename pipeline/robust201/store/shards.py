@@ -32,7 +32,6 @@ class Shard:
         start: position of the first image.
         stop: position after the last image.
         rows: columns by strength (see `core.records.EvaluationResult.values`).
-        seconds: total wall time.
         provenance: versions, host and device that computed the rows.
         pixels: hashes of the corrupted images that were used, by strength; empty if there are none.
     """
@@ -41,7 +40,6 @@ class Shard:
     start: int
     stop: int
     rows: Mapping[float, Values]
-    seconds: float
     provenance: Mapping[str, str]
     pixels: Mapping[float, str]
 
@@ -108,7 +106,7 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         # `pq.read_table` takes twice as long, and Arrow's dataset API three times as long.
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             stored = file.schema_arrow.names
-            wanted = ["strength", "seconds", *columns] if columns else stored
+            wanted = ["strength", *columns] if columns else stored
             table = {name: file.reader.read_column(stored.index(name)) for name in wanted if name in stored}
             labels = json.loads(file.metadata.metadata[METADATA_KEY.encode()])
         if labels["version"] != VERSION:
@@ -124,9 +122,8 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
             raise ValueError(f"columns {names}, not {sorted(columns)}")
         if tuple(strengths) != unit.strengths or len(rows) != len(strengths):
             raise ValueError(f"strengths {strengths}, not {list(unit.strengths)}")
-        seconds = float(sum(table["seconds"].to_pylist()))
         pixels = dict(zip(strengths, labels["pixels"], strict=True)) if labels["pixels"] else {}
-        return Shard(unit, labels["start"], labels["stop"], rows, seconds, labels["provenance"], pixels)
+        return Shard(unit, labels["start"], labels["stop"], rows, labels["provenance"], pixels)
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a valid shard ({type(error).__name__}: {error})") from error
 
