@@ -153,25 +153,24 @@ class KeyRows:
         # To merge the means of slices, counts are required; to merge accuracies, only the numbers of images.
         needs_counts = len(slices) > 1 and {*columns} != {"accuracy"}
         counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if needs_counts else set()
-        shards = {row: self._read_file(row, {*columns, *counts}) for row in {files[part] for part in wanted}}
-        name = key.unit(network).label
+        shards = {name: self._read_file(name, {*columns, *counts}) for name in {files[part] for part in wanted}}
+        label = key.unit(network).label
         return {
-            strength: _merge([shards[files[index, strength]] for index in slices], strength, columns, name)
+            strength: _merge([shards[files[index, strength]] for index in slices], strength, columns, label)
             for strength in strengths
         }
 
-    def _choose_files(self, network: int) -> dict[tuple[int, float], int]:
+    def _choose_files(self, network: int) -> dict[tuple[int, float], ShardName]:
         """Return the file that provides each strength of each slice; if there are several, the first by name."""
-        chosen: dict[tuple[int, float], int] = {}
+        chosen: dict[tuple[int, float], ShardName] = {}
         for row in self._rows_of_network.get(network, ()):  # in the order of names
             name = shard_name(self.key.dataset, self._names[row])
             if set(self.key.columns) <= set(self._folder.read_tuple(name.columns)):
                 for strength in self._folder.read_tuple(name.strengths):
-                    chosen.setdefault((name.slice, strength), row)
+                    chosen.setdefault((name.slice, strength), name)
         return chosen
 
-    def _read_file(self, row: int, columns: Collection[str]) -> Shard:
-        name = shard_name(self.key.dataset, self._names[row])
+    def _read_file(self, name: ShardName, columns: Collection[str]) -> Shard:
         shard = read_shard(self._folder, name, columns)
         self.provenances.add(tuple(sorted(shard.provenance.items())))
         check_images(self._folder, self.key, name, shard)

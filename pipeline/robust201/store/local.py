@@ -53,9 +53,9 @@ class LocalFolder:
             ValueError: the path is a folder.
         """
         try:
-            with (self.root / path).open("rb") as stream:
-                stream.seek(start)
+            with open(f"{self.root}/{path}", "rb") as stream:  # noqa: PTH123 - faster than a Path
                 size = os.fstat(stream.fileno()).st_size
+                stream.seek(start)
                 return stream.read(max(0, (size if stop is None else min(stop, size)) - start))
         except FileNotFoundError:
             raise

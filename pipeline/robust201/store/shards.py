@@ -106,7 +106,7 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         # `pq.read_table` takes twice as long, and Arrow's dataset API three times as long.
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             stored = file.schema_arrow.names
-            wanted = ["strength", *columns] if columns else stored
+            wanted = columns or stored  # of a complete shard, the strengths are compared with the labels
             table = {name: file.reader.read_column(stored.index(name)) for name in wanted if name in stored}
             labels = json.loads(file.metadata.metadata[METADATA_KEY.encode()])
         if labels["version"] != VERSION:
@@ -116,11 +116,11 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         n_images = labels["stop"] - labels["start"]
         names = [name for name in table if name not in {"strength", "seconds"}]
         arrays = {name: _from_arrow(table[name], name, labels["n_classes"], n_images) for name in names}
-        strengths = table["strength"].to_pylist()
+        strengths = table["strength"].to_pylist() if not columns else unit.strengths
         rows = {strength: {name: arrays[name][row] for name in names} for row, strength in enumerate(strengths)}
         if not set(columns) <= set(names):
             raise ValueError(f"columns {names}, not {sorted(columns)}")
-        if tuple(strengths) != unit.strengths or len(rows) != len(strengths):
+        if tuple(strengths) != unit.strengths or {len(rows), *map(len, arrays.values())} != {len(strengths)}:
             raise ValueError(f"strengths {strengths}, not {list(unit.strengths)}")
         pixels = dict(zip(strengths, labels["pixels"], strict=True)) if labels["pixels"] else {}
         return Shard(unit, labels["start"], labels["stop"], rows, labels["provenance"], pixels)
