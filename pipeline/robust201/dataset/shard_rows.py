@@ -99,7 +99,8 @@ class KeyRows:
         self._pixels: dict[float, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_folder": self._folder.root}
+        # Most of the names belong to other keys.
+        return vars(self) | {"_folder": self._folder.root, "_names": self._names[find_rows(self.key, self._names)[1]]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state | {"_folder": ResultsFolder.open(state["_folder"])})
