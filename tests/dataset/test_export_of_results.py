@@ -1,6 +1,7 @@
 """Exports of results folders: merged rows, missing and damaged files, outcomes, recorded and measured accuracies."""
 
 import json
+import pickle
 import shutil
 
 import numpy as np
@@ -114,6 +115,11 @@ def test_files_have_the_merged_rows(make_sweep, tmp_path):
             # Without the matrices, an accuracy follows from those of the slices.
             assert key_rows.read(network, ["accuracy"], [strength]) == {strength: {"accuracy": accuracy}}
             assert len(rows[strength]["predictions"]) == 10
+    for key in plan.keys:  # another process reads the same, although it gets only the key's names
+        key_rows = KeyRows(folder, key, folder.list())
+        accuracies = [key_rows.read(network, ["accuracy"]) for network in range(len(key.networks))]
+        other = pickle.loads(pickle.dumps(key_rows))
+        assert [other.read(network, ["accuracy"]) for network in range(len(key.networks))] == accuracies
 
 
 def replace_images(folder, row, digest):

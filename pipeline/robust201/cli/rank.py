@@ -114,7 +114,9 @@ def _print_metrics(metrics: "DerivedMetrics", reader: "Dataset") -> None:
     groups: Any = metrics.table.groupby(names, sort=False, dropna=False)
     for (dataset, metric, key, strength, note), group in groups:
         values = group["value"].dropna()
-        numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else "---"
+        numbers = ["-"] * 3
+        if len(values):
+            numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())]
         first_key, *others = key.split("+")
         keys = key if len(others) < _MAX_KEYS else f"{len(others) + 1} keys"
         at_strength = "" if math.isnan(strength) else f", {strength_label(strength, reader.unit_of(first_key))}"

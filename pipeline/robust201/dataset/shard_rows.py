@@ -99,8 +99,9 @@ class KeyRows:
         self._pixels: dict[float, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Most of the names belong to other keys.
-        return vars(self) | {"_folder": self._folder.root, "_names": self._names[find_rows(self.key, self._names)[1]]}
+        # Most of the names belong to other keys. Without them, names have other rows.
+        state = vars(self) | {"_folder": self._folder.root, "_names": self._names[find_rows(self.key, self._names)[1]]}
+        return {name: value for name, value in state.items() if name != "_rows_of_network"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state | {"_folder": ResultsFolder.open(state["_folder"])})
