@@ -21,7 +21,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("pipeline/robust201/networks/nb201/compiled")
-# Sums must have equal results everywhere: fused multiply-adds are always used, and -O3 does not reorder terms.
+# Sums must be equal on all machines: fused multiply-adds are always used, and -O3 does not reorder terms.
 FLAGS = ("-O3", "-march=x86-64-v4", "-mprefer-vector-width=512", "-ffp-contract=fast", "-shared", "-fPIC")
 
 

@@ -74,7 +74,7 @@ def evaluate(
         keys: keys of `robust201.tasks.TASKS`, alone, at a strength (``"pgd:8/255"``, ``"pgd_l2:0.5"``, ``"fog:3"``), or
             with parameters: ``["clean", {"pgd": {"steps": 80}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"paper"`` the dataset paper's keys.
-            A custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
+            A custom task has the same fields as in a sweep (docs/your-own.md): ``{"mine": {"file": "my_attack.py",
             "norm": "Linf", "strengths": [8]}}``.
 
             Alternatively, a preset: ``"quick"`` means clean images, FGSM, PGD and AutoAttack at 8/255, and three
@@ -100,8 +100,8 @@ def evaluate(
         the order of `keys` and by ascending strength. Columns: `key`, `strength` (epsilon in units of 1/255 for Linf,
         in units of the pixel range for L2 and L1; severity of a corruption; otherwise 0), `unit` (of the strength),
         `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`
-        and `seconds` (for strengths that are attacked together, only the sum is meaningful; after an interruption, it
-            covers the last call only). A measure (kind ``measure``) has no accuracy but columns of its own, such as
+        and `seconds` (for strengths that are attacked together, only their sum is meaningful; after an interruption,
+        `seconds` covers only the last call). Rows of measures have no accuracy; each measure adds columns, such as
         `squared_norm`, which are NaN in other rows.
         Further attributes: `outcomes` (which images were classified correctly), `distances` (smallest perturbations
         found by attacks such as `fmn`, in the unit of `strength`) and `summary` (a text on accuracy under all attacks
@@ -117,8 +117,8 @@ def evaluate(
             the other images of the batch; or its logits or gradients are NaN or infinite in an attack.
 
     Warns:
-        RobustWarning: the module's outputs seem to be bounded, such as by a softmax, it computes in half precision, or
-            is not more accurate than chance on clean images; an attack's steps are too short to reach its epsilon, a
+        RobustWarning: the module seems to bound its outputs (for example, with a softmax), computes in half precision,
+            or is no more accurate than chance on clean images; an attack's steps are too short to reach its epsilon, a
             weaker attack beats a stronger one, or there is another sign of a weak attack (docs/trust.md).
     """
     options = Options(save, count, normalisation, n_classes, seed, engine, device, batch_size, progress)
@@ -135,16 +135,16 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         check_images(str(preset), user_images)
         options = dataclasses.replace(options, n_classes=N_CLASSES)
     requested = _choose_keys(keys, preset, user_images, options)
-    count = QUICK_IMAGES if _is_large(preset, user_images, options.count) else options.count
+    count = QUICK_IMAGES if _needs_subset(preset, user_images, options.count) else options.count
     network = model.network if isinstance(model, Classifier) else model
-    with shown_progress(options.progress) as shown, options.open_context(model, user_images) as opened:
-        image_set = _select_images(user_images, opened.classifier, count, leaderboard, options.seed)
+    with shown_progress(options.progress) as progress, options.open_context(model, user_images) as checked_context:
+        image_set = _select_images(user_images, checked_context.classifier, count, leaderboard, options.seed)
         if preset == "quick":
             requested = _fit_classes(requested, image_set.n_classes, options.engine)
-        published = None
+        context = checked_context
         if leaderboard is not None and leaderboard.eps is None:
             published = _open_published(image_set, len(user_images))
-        context = opened if published is None else dataclasses.replace(opened, corrupted_images=published)
+            context = dataclasses.replace(context, corrupted_images=published)
         shared = options.shared_protocol(user_images, context.classifier)
         if count is not None:
             subset = "class-stratified subset" if leaderboard is None else "first images"
@@ -153,7 +153,7 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         empty = _make_empty(network, context, image_set, preset)
         strengths = {task.key: parameters.strengths for task, parameters in requested}
         saved = {} if options.save is None else read_saved(Path(options.save), empty, protocols, strengths).results
-        evaluation = evaluate_keys(Run(context, image_set, protocols, shown, options, empty), requested, saved)
+        evaluation = evaluate_keys(Run(context, image_set, protocols, progress, options, empty), requested, saved)
         follows_gradients = any(task.kind == "attack" and task.model.role != "black box" for task, _ in requested)
         zero_fraction = measure_zero_gradients(context, image_set) if follows_gradients else 0.0
     rows = [row for results in evaluation.results.values() for row in results.rows]
@@ -163,7 +163,7 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
 
 
 def _choose_keys(keys: Keys, preset: str | None, images: ImageSet, options: Options) -> RequestedKeys:
-    """Return the requested keys, after checking them; the preset `quick` has no corruptions if they are impossible."""
+    """Return the checked keys; the preset `quick` leaves out corruptions if the images cannot be corrupted."""
     requested = parse_keys(keys, options.engine)
     if preset == "quick" and uncorruptible_reason(images) is not None:
         requested = [pair for pair in requested if pair[0].kind != "corruption"]
@@ -172,8 +172,8 @@ def _choose_keys(keys: Keys, preset: str | None, images: ImageSet, options: Opti
     return requested
 
 
-def _is_large(preset: str | None, images: ImageSet, count: int | None) -> bool:
-    """Return whether the preset `quick` evaluates a subset; check a requested count."""
+def _needs_subset(preset: str | None, images: ImageSet, count: int | None) -> bool:
+    """Return whether the preset `quick` must choose a subset of the images; check the requested `count`, if any."""
     if count is not None:
         check_selection(count, len(images), "the given images")
     return preset == "quick" and count is None and len(images) > QUICK_IMAGES
@@ -192,7 +192,7 @@ def _select_images(
 
 
 def _fit_classes(keys: RequestedKeys, n_classes: int, engine: str) -> RequestedKeys:
-    """Replace AutoAttack by its attacks if there are too few classes for it."""
+    """Replace AutoAttack with the keys in `FEW_CLASSES` if it does not support so few classes."""
     if n_classes >= TASKS["aa_standard"].model.min_classes:
         return keys
     return [
@@ -221,7 +221,7 @@ def _make_empty(network: nn.Module, context: Context, images: ImageSet, preset: 
 def _describe_protocols(
     shared: Mapping[str, Any], keys: RequestedKeys, images: ImageSet, context: Context
 ) -> dict[str, dict[str, Any]]:
-    """Return by key the fields that affect its numbers, as JSON values."""
+    """Return, for each key, the fields that affect the key's numbers, as JSON values."""
     recipes = _identify_corruptions([task for task, _ in keys], images, context)
     return {
         task.key: _describe_protocol({**shared, **recipes.get(task.key, {})}, task, parameters, context.batch_size)
@@ -276,7 +276,7 @@ def _hash_images(images: ImageSet) -> str:
 
 
 def _add_notices(evaluation: Evaluation, notices: Sequence[str], folder: str | Path | None) -> Evaluation:
-    """Warn, and add the warnings to an evaluation and to its folder."""
+    """Issue the notices as warnings, and add them to an evaluation and to its folder."""
     for notice in notices:
         warn_caller(notice)
     evaluation = dataclasses.replace(evaluation, notices=(*evaluation.notices, *notices))

@@ -50,8 +50,8 @@ def compare(
     Args:
         networks: networks in a mapping by name or in a list. A network is a module; a result of `evaluate`, or the
             folder to which it was saved; ``FILE:FUNCTION`` or ``DATASET:ARCHITECTURE`` (see
-            `robust201.analysis.named_networks`). In a list, text may be ``NAME=…``, and modules and results are named
-            after the classes of the networks, with numbers if classes repeat.
+            `robust201.analysis.named_networks`). In a list, text may begin with ``NAME=``, and modules and results are
+            named after the classes of the networks, with numbers if classes repeat.
         images: see `evaluate`; only needed for modules and functions.
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. For saved results and networks in datasets: keys,
@@ -157,27 +157,27 @@ def curves(
 def name_networks(
     networks: Networks, keys: Sequence[str] | None = None, data: str | None = None
 ) -> dict[str, _NamedNetwork]:
-    """Return networks by name (see `compare`), with text replaced by what it names; user files are not executed yet."""
+    """Return networks by name (see `compare`), with text replaced by the networks that it names; execute no files."""
     if isinstance(networks, _Network):
         networks = [networks]
     is_mapping = isinstance(networks, Mapping)
     pairs = networks.items() if isinstance(networks, Mapping) else zip(_class_names(networks), networks, strict=True)
     named: dict[str, _NamedNetwork] = {}
     for name, network in pairs:
-        read: Mapping[str, _NamedNetwork]
+        resolved: Mapping[str, _NamedNetwork]
         if isinstance(network, str | Path):
-            read = read_network(str(network), name if is_mapping else "", keys, data)
+            resolved = read_network(str(network), name if is_mapping else "", keys, data)
         else:
-            read = {name: network}
-        for read_name, read_as in read.items():
+            resolved = {name: network}
+        for resolved_name, resolved_network in resolved.items():
             is_text = isinstance(network, str | Path)
-            unique_name = str(network) if is_text and read_name in named else read_name
+            unique_name = str(network) if is_text and resolved_name in named else resolved_name
             if unique_name in named:
                 raise ConfigError(
                     f"Reading networks failed for {unique_name}: it is listed more than once. Give each network a name "
                     "of its own: NAME=…"
                 )
-            named[unique_name] = read_as
+            named[unique_name] = resolved_network
     return named
 
 
@@ -195,18 +195,18 @@ def find_names(keys: Keys | None) -> list[str] | None:
         return [*PRESETS[preset]]
     return [
         Path(name).stem if re.search(r"\.py(:|$)", str(name)) else str(name)
-        for each in ([keys] if isinstance(keys, str) else keys)
-        for name in ([each] if isinstance(each, str) else each)
+        for name_or_mapping in ([keys] if isinstance(keys, str) else keys)
+        for name in ([name_or_mapping] if isinstance(name_or_mapping, str) else name_or_mapping)
     ]
 
 
 def _check_arguments(
     named: Mapping[str, object], images: Any, labels: Any, options: Mapping[str, Any], unused: Sequence[str] = ()
 ) -> None:
-    """Check that no argument is without effect: saved results are not evaluated again."""
+    """Reject `unused` arguments and, if all networks have saved results, arguments of an evaluation."""
     if all(isinstance(network, Evaluation) for network in named.values()):
-        given = [name for name, value in (("images", images), ("labels", labels)) if value is not None]
-        unused = [*unused, *given, *options]
+        image_arguments = [name for name, value in (("images", images), ("labels", labels)) if value is not None]
+        unused = [*unused, *image_arguments, *options]
     if unused:
         raise ConfigError(
             f"Reading arguments failed for {', '.join(unused)}: expected none, because saved results are not evaluated "
@@ -223,7 +223,7 @@ def _check_saved(named: Mapping[str, object], fields_by_key: Mapping[str, Mappin
             if protocol and (different := [field for field in fields if protocol.get(field) != requested[field]]):
                 raise ConfigError(
                     f"Computing curves failed for {name}: {key} was evaluated with other parameters "
-                    f"({', '.join(different)}). Evaluate it again, or leave them out."
+                    f"({', '.join(different)}). Evaluate it with the requested ones, or do not request parameters."
                 )
 
 
@@ -232,7 +232,7 @@ def _terms_of(evaluation: Evaluation) -> list[str]:
 
 
 def _has_parameters(keys: Keys | None) -> bool:
-    mappings = [keys] if isinstance(keys, Mapping) else [each for each in keys or () if isinstance(each, Mapping)]
+    mappings = [keys] if isinstance(keys, Mapping) else [item for item in keys or () if isinstance(item, Mapping)]
     return any(fields for mapping in mappings for fields in mapping.values())
 
 
@@ -250,12 +250,12 @@ def _evaluate_all(
         if isinstance(network, Evaluation):
             evaluations[name] = network
             continue
-        own_options = {**options, "name": name, "shown_cautions": shown_cautions}
+        network_options = {**options, "name": name, "shown_cautions": shown_cautions}
         if isinstance(network, UserNetwork):
             if network.normalisation is not None:
-                own_options["normalisation"] = network.normalisation
+                network_options["normalisation"] = network.normalisation
             network = network.build()  # noqa: PLW2901
-        evaluations[name] = evaluate_network(network, images, labels, keys, Options(**own_options))
+        evaluations[name] = evaluate_network(network, images, labels, keys, Options(**network_options))
     return evaluations
 
 
@@ -284,7 +284,7 @@ def parse_attacks(keys: Keys) -> tuple[dict[str, dict[str, Any]], Constraint]:
 
 
 def _check_distances(name: str, evaluation: Evaluation, keys: Iterable[str], constraint: Constraint) -> None:
-    """Check that an evaluation has the distances of the keys, and that these cover every epsilon."""
+    """Check that an evaluation has distances for all keys, and that the distances cover every epsilon."""
     for key in keys:
         results = evaluation.results.get(key)
         largest = constraint.largest_radius(evaluation.image_shape)

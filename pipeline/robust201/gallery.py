@@ -102,12 +102,12 @@ def show(
     for index in range(n_images):
         largest_change = float(np.abs(changes[index]).max())
         scale_caption = f"× {0.5 / largest_change:.0f}" if largest_change else "unchanged"
-        grey_means_unchanged = 0.5 + changes[index] / (2 * max(largest_change, 1e-9))
+        scaled_change = 0.5 + changes[index] / (2 * max(largest_change, 1e-9))
         clean_pixels, attacked_pixels = (pixels[index].cpu().numpy() for pixels in (clean, attacked))
         rows.append(
             [
                 (clean_pixels, clean_captions[index]),
-                (grey_means_unchanged, scale_caption),
+                (scaled_change, scale_caption),
                 (attacked_pixels, attacked_captions[index]),
             ]
         )

@@ -1,4 +1,4 @@
-"""Accuracies from chosen images: choose test images by the outcomes of a pilot, and estimate accuracies with intervals.
+"""Choice of test images by the outcomes of a pilot sweep, and estimates of accuracies from the chosen images.
 
 A pilot sweep evaluates a few networks on all images. A second sweep evaluates all networks under cheap keys on all
 images, and under an expensive key on the chosen images (``images: {file: chosen.json}``). See docs/sampling.md.
@@ -25,7 +25,7 @@ _COLUMNS = ("network", "weights", "strength", "accuracy", "standard_error", "low
 
 @dataclass(frozen=True)
 class ChosenImages:
-    """Test images chosen for a key; its file can be the `images` file of a sweep's key.
+    """Test images chosen for a key. A sweep's key can name the file that `save` writes as its `images`.
 
     Attributes:
         dataset: name of the dataset.
@@ -64,8 +64,8 @@ class ChosenImages:
         is_consistent = {*chosen.images} <= {*chosen.population} and len(chosen.strata) == len(chosen.population)
         if not is_consistent or np.any(chosen.sample.sizes < np.minimum(MIN_PER_STRATUM, chosen.sample.counts)):
             raise ConfigError(
-                f"Reading chosen images failed for {path}: expected images of the population, and {MIN_PER_STRATUM} or "
-                "more of each stratum, got others. Choose the images again."
+                f"Reading chosen images failed for {path}: some images are not in the population, or a stratum has "
+                f"fewer than {MIN_PER_STRATUM} chosen images. Choose the images again."
             )
         return chosen
 
@@ -80,7 +80,7 @@ def choose_images(
         dataset: name of the dataset.
         key: key whose accuracies will be estimated.
         n: number of images.
-        seed: seed of the choice.
+        seed: seed of the random choice.
         cheap: one or more keys under which all networks will be evaluated on the pilot's images; they predict outcomes.
 
     Raises:
@@ -121,7 +121,7 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
     full = read_outcomes(Path(pilot), chosen.dataset, [chosen.key, *chosen.cheap])
     sampled = read_outcomes(Path(results), chosen.dataset, [chosen.key])
     cheap = read_outcomes(Path(results), chosen.dataset, chosen.cheap)
-    for what, got, expected in (
+    for subject, got, expected in (
         (f"the chosen images for {chosen.key}", sampled.images.tolist(), [*chosen.images]),
         ("the pilot's images", full.images.tolist(), [*chosen.population]),
         (f"the pilot's images for {', '.join(chosen.cheap)}", cheap.images.tolist(), [*chosen.population]),
@@ -130,17 +130,17 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
     ):
         if got != expected:
             raise ConfigError(
-                f"Estimating accuracies failed for {results}: expected {what}, got different ones. Correct the YAML, "
-                "and run it."
+                f"Estimating accuracies failed for {results}: expected {subject}, got different ones. Correct the YAML "
+                "and run it again."
             )
     model, rows = _make_pilot(full, chosen.key), []
     counted = dict(zip((network.weights.sha256 for network in full.networks), model.outcomes, strict=True))
-    for network, correct, own_cheap in zip(sampled.networks, sampled.correct, cheap.correct, strict=True):
+    for network, correct, cheap_correct in zip(sampled.networks, sampled.correct, cheap.correct, strict=True):
         if network.weights.sha256 in counted:
             accuracy = counted[network.weights.sha256].mean(axis=1)
             columns, kind, n_images = (accuracy, 0 * accuracy, accuracy, accuracy), "counted", len(full.images)
         else:
-            columns = estimate_accuracies(chosen.sample, correct, model.predict(own_cheap), model.variance_factors)
+            columns = estimate_accuracies(chosen.sample, correct, model.predict(cheap_correct), model.variance_factors)
             kind, n_images = "estimated", len(chosen.images)
         for (_, strength), *values in zip(sampled.strengths, *columns, strict=True):
             rows.append((network.architecture, network.name, strength, *values, n_images, kind))

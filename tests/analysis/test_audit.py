@@ -43,7 +43,6 @@ def test_audit_of_equal_engines_passes(sweep, robust201, tmp_path):
 
 def test_audit_detects_weak_attack(sweep, robust201, monkeypatch):
     """The attack of the fused engine is replaced by one that returns the images unchanged."""
-
     monkeypatch.setattr(pgd, "attack", lambda _model, samples, _options: samples.clean)
     result = robust201("verify", sweep, *AUDIT_OPTIONS, "--json")
     assert result.code == 3

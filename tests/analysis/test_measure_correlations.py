@@ -1,4 +1,4 @@
-"""Correlations of measures with accuracies: planted correlations are found, and measures of several folders."""
+"""Correlations of measures with accuracies: planted correlations, and measures of several folders."""
 
 import json
 from pathlib import Path
@@ -147,6 +147,6 @@ def test_equal_measure_names_end_with_their_folder(folders):
         read_measure_folders([first, first, first], "cifar10")
 
 
-def test_measurements_are_the_columns_in_the_protocol(folders):
+def test_measurements_are_the_recorded_columns_or_the_defaults(folders):
     assert folders[0].measurements("cifar10", "jacobian") == ["squared_norm", "squared_norm_sd"]
     assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]

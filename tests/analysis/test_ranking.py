@@ -1,4 +1,4 @@
-"""Rankings: the best networks and their ties, checked against independent tests on stored outcomes."""
+"""Rankings: the best networks and their ties, checked against statistical tests of the stored outcomes."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_default_names_use_the_nearest_epsilon(results):
     assert nearest_strength("fog", [1.0, 2.0, 5.0]) == 2.0
 
 
-def test_standing_of_one_evaluation_has_mcnemar_ties(results, dataset):
+def test_ranking_by_one_evaluation_has_mcnemar_ties(results, dataset):
     standing = rank_networks(results, ["pgd:1/255"]).table.set_index("network")
     outcomes = dataset.outcomes("cifar10", "pgd", 1.0)
     correct = dict(zip(outcomes.architectures, outcomes.correct, strict=True))
@@ -53,7 +53,7 @@ def test_standing_of_one_evaluation_has_mcnemar_ties(results, dataset):
     np.testing.assert_allclose(standing[["low", "high"]].T, [low, high])
 
 
-def test_standing_of_a_mean_uses_paired_tests_over_images(results, dataset):
+def test_ranking_by_a_mean_uses_paired_tests_over_images(results, dataset):
     ranking = rank_networks(results, ["corruption"])
     standing = ranking.table.set_index("network")
     evaluations = [column for column in results.columns if column[0] in results.keys("corruption")]

@@ -34,11 +34,11 @@ def test_compare_uses_stored_per_image_outcomes():
 
 
 def test_read_evaluations_uses_one_strength_per_key_by_default():
-    (table,) = read_evaluations(Path(CELLS), "21").values()
-    strengths = dict(zip(table.table["key"], table.table["strength"], strict=True))
-    assert len(strengths) == len(table.table) == 20
+    (result,) = read_evaluations(Path(CELLS), "21").values()
+    strengths = dict(zip(result.table["key"], result.table["strength"], strict=True))
+    assert len(strengths) == len(result.table) == 20
     assert (strengths["clean"], strengths["pgd"], strengths["fog"]) == (0.0, 1.0, 3.0)
-    assert np.array_equal(table.outcomes["pgd", 1.0].mean(), table.table.set_index("key")["accuracy"]["pgd"])
+    assert np.array_equal(result.outcomes["pgd", 1.0].mean(), result.table.set_index("key")["accuracy"]["pgd"])
 
 
 def test_compare_distinguishes_equal_names_and_rejects_different_parameters(tmp_path):

@@ -1,4 +1,4 @@
-"""Numbers with intervals, and tables of them: stars or bold for the best, escaped special characters."""
+"""Numbers with intervals, and their tables: asterisks or bold for the best, escaped special characters."""
 
 import math
 
@@ -21,7 +21,7 @@ from robust201.analysis.tables import Cell, format_estimate, format_percent, lat
         (format_estimate(math.nan, 0.4, 0.6), "-"),
     ],
 )
-def test_estimates_have_their_interval(text, expected):
+def test_formatted_numbers_include_their_interval(text, expected):
     assert text == expected
 
 

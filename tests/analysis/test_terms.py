@@ -50,7 +50,7 @@ def test_mean_accuracy_averages_the_evaluations_of_a_name(results, name, expecte
     assert mean_accuracy(results, name).tolist() == pytest.approx(expected)
 
 
-def test_strengths_of_own_attacks_have_the_unit_of_their_norm(results):
+def test_find_evaluations_reads_strengths_of_custom_attacks_in_units_of_their_norm(results):
     assert find_evaluations(results, "my.pgd:8/255") == []
     results.reader.folders[0]._custom_parameters["my.pgd"] = {"kind": "attack", "norm": "Linf"}
     assert find_evaluations(results, "my.pgd:8/255") == [("my.pgd", 8.0)]
@@ -99,14 +99,14 @@ def read_sole_results(dataset: Dataset) -> DatasetResults:
     return results
 
 
-def test_strengths_of_an_own_attack_have_the_unit_of_its_norm(tmp_path):
+def test_labels_of_custom_attacks_have_the_unit_of_their_norm(tmp_path):
     results = read_sole_results(write_dataset(tmp_path, "mine", "turned"))
     assert [results.term(*column) for column in results.columns] == ["clean", "mine:1/255", "mine:8/255", "turned"]
     assert results.column_label("mine", 8.0) == "mine, ε = 8/255"
     assert require_evaluations(results, "mine:8/255") == [("mine", 8.0)]
 
 
-def test_means_leave_out_attacks_without_a_ball(tmp_path):
+def test_means_leave_out_attacks_without_a_norm_ball(tmp_path):
     expected = (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5
     results = read_sole_results(write_dataset(tmp_path, *BALL_ATTACKS, *OTHER_ATTACKS))
     assert set(results.keys("attack")) == {*BALL_ATTACKS, *OTHER_ATTACKS}

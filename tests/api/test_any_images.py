@@ -35,8 +35,8 @@ def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
 def test_evaluate_attack_and_show_accept_grey_images(channel_axis):
     grey_images = PIXELS[:, :1] if channel_axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
     keys = [*KEYS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
-    table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
-    assert set(table.table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
+    result = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
+    assert set(result.table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
     attacked = attack(make_network(1), grey_images, LABELS, "fgsm", epsilon=["8/255"])
     assert attacked.shape == (1, len(LABELS), 1, 8, 8)
     largest_change = (attacked[0] - torch.from_numpy(PIXELS[:, :1]) / 255).abs().max()
@@ -44,7 +44,7 @@ def test_evaluate_attack_and_show_accept_grey_images(channel_axis):
     show(make_network(1), grey_images[:2], LABELS[:2], epsilon="8/255", steps=2, rel_stepsize=0.5)
 
 
-def test_grey_and_float_images_are_not_corrupted():
+def test_corruptions_reject_grey_and_float_images():
     grey = PIXELS[:, :1].repeat(4, 2).repeat(4, 3)
     for images, model, message in (
         (grey, make_network(1, size=32), "'fog': expected RGB images"),
@@ -59,11 +59,11 @@ def test_grey_and_float_images_are_not_corrupted():
 
 def test_attack_does_not_round_float_images():
     float_images = (PIXELS / np.float32(255)) * 0.999
-    table = evaluate(TinyNetwork(), float_images, LABELS, KEYS, progress=False)
-    assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
+    result = evaluate(TinyNetwork(), float_images, LABELS, KEYS, progress=False)
+    assert {protocol["pixels"] for protocol in result.protocols.values()} == {"floats, not multiples of 1/255"}
     with torch.no_grad():
         predicted = TinyNetwork().eval()(torch.from_numpy(float_images)).argmax(dim=1).numpy()
-    assert table.table["accuracy"][0] == (predicted == LABELS).mean()
+    assert result.table["accuracy"][0] == (predicted == LABELS).mean()
     attacked = attack(TinyNetwork(), float_images, LABELS, "fgsm", epsilon=["2/255"])[0].numpy()
     assert np.abs(attacked - float_images).max() == pytest.approx(2 / 255, rel=1e-4)
 
@@ -85,15 +85,15 @@ def test_subset_keeps_image_indices_and_random_numbers(folder):
     all_images, selected_images = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
     keys = ["clean", {"pgd": {"epsilons": ["8/255"], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
     all_outcomes = evaluate(TinyNetwork(), all_images, keys=keys, progress=False).outcomes
-    table = evaluate(TinyNetwork(), selected_images, keys=keys, progress=False)
-    assert table.outcomes.index.tolist() == selected_images.indices.tolist()
-    assert table.outcomes.equals(all_outcomes.loc[selected_images.indices])
-    table_of_arrays = evaluate(
+    result = evaluate(TinyNetwork(), selected_images, keys=keys, progress=False)
+    assert result.outcomes.index.tolist() == selected_images.indices.tolist()
+    assert result.outcomes.equals(all_outcomes.loc[selected_images.indices])
+    result_from_arrays = evaluate(
         TinyNetwork(), all_images.images, all_images.labels, keys, count=7, seed=3, progress=False
     )
-    table_with_count = evaluate(TinyNetwork(), selected_images, keys=keys, count=7, seed=3, progress=False)
-    assert table_with_count.table.drop(columns="seconds").equals(table_of_arrays.table.drop(columns="seconds"))
-    assert table_with_count.protocols == table_of_arrays.protocols
+    result_with_count = evaluate(TinyNetwork(), selected_images, keys=keys, count=7, seed=3, progress=False)
+    assert result_with_count.table.drop(columns="seconds").equals(result_from_arrays.table.drop(columns="seconds"))
+    assert result_with_count.protocols == result_from_arrays.protocols
     comparison = compare([TinyNetwork(seed=0), TinyNetwork(seed=1)], selected_images, keys=["clean"], progress=False)
     assert comparison.table["n_images"].tolist() == [7]
     with pytest.raises(DatasetError, match="the image set already has labels"):
@@ -116,10 +116,10 @@ def test_evaluate_supports_1000_classes():
     assert labels.max() > 255
     labels[:3] = (labels[:3] + 1) % 1000
     keys = [*KEYS, {"aa_apgd-t": {"epsilons": ["1/255"], "steps": 2}}]
-    table = evaluate(model, PIXELS, labels, keys, progress=False)
-    assert table.table["accuracy"][0] == 18 / 21
-    assert table.outcomes["clean", 0.0].tolist() == [False] * 3 + [True] * 18
-    assert ((table.table["confidence"] > 0) & (table.table["confidence"] < 1)).all()
+    result = evaluate(model, PIXELS, labels, keys, progress=False)
+    assert result.table["accuracy"][0] == 18 / 21
+    assert result.outcomes["clean", 0.0].tolist() == [False] * 3 + [True] * 18
+    assert ((result.table["confidence"] > 0) & (result.table["confidence"] < 1)).all()
 
 
 # --- half precision
@@ -128,6 +128,6 @@ def test_evaluate_supports_1000_classes():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_protocols_record_half_precision(dtype):
     with pytest.warns(RobustWarning, match="computes in"):
-        table = evaluate(make_network(3).to(dtype), PIXELS, LABELS, KEYS, progress=False)
-    assert {protocol["precision"] for protocol in table.protocols.values()} == {str(dtype).removeprefix("torch.")}
+        result = evaluate(make_network(3).to(dtype), PIXELS, LABELS, KEYS, progress=False)
+    assert {protocol["precision"] for protocol in result.protocols.values()} == {str(dtype).removeprefix("torch.")}
     assert "precision" not in evaluate(make_network(3), PIXELS, LABELS, ["clean"], progress=False).protocols["clean"]

@@ -1,4 +1,4 @@
-"""The Python API: evaluate, attack, load_model and place."""
+"""The Python API: `evaluate`, `attack` and `load_model`."""
 
 import copy
 import functools
@@ -135,8 +135,8 @@ def test_evaluate_matches_accuracy_of_evaluate_part(engine):
 )
 def test_evaluate_accepts_images_in_all_formats(images):
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS)
-    evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **OPTIONS)
-    pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected))
+    frame = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **OPTIONS)
+    pd.testing.assert_frame_equal(without_seconds(frame), without_seconds(expected))
 
 
 def test_normalisation_argument_matches_normalising_model():
@@ -152,8 +152,8 @@ def test_normalisation_argument_matches_normalising_model():
             return self.network((pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape))
 
     expected = without_seconds(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **OPTIONS))
-    evaluation = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
-    pd.testing.assert_frame_equal(without_seconds(evaluation), expected)
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
+    pd.testing.assert_frame_equal(without_seconds(frame), expected)
     for model in (NetworkWithNormalisation(), tiny_classifier()):
         pd.testing.assert_frame_equal(without_seconds(evaluate(model, PIXELS, LABELS, KEYS, progress=False)), expected)
 
@@ -164,7 +164,7 @@ def test_evaluate_returns_measure_in_separate_columns():
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
     assert jacobian["squared_norm"] > 0
-    # A `Classifier` contains its normalisation, so the Jacobian equals that with the argument `normalisation`.
+    # A `Classifier` contains its normalisation, so its Jacobian equals the one with the argument `normalisation`.
     classifier_frame = evaluate(
         tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False
     )
@@ -202,9 +202,9 @@ def test_evaluate_does_not_change_the_module(make_model, raises_error):
 def test_evaluate_copies_module_to_other_device():
     model = TinyNetwork().train()
     state_before, tf32 = get_state(model), torch.backends.cudnn.allow_tf32
-    evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **OPTIONS)
+    frame = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **OPTIONS)
     expected = evaluate(model, PIXELS, LABELS, KEYS, **OPTIONS)
-    assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
+    assert frame["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
     assert (get_state(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
     assert attack(model, PIXELS, LABELS, "fgsm", epsilon="8/255", device="cuda").is_cuda
 
@@ -231,9 +231,9 @@ def results_outside_contexts(engine: str) -> tuple[pd.DataFrame, torch.Tensor]:
 def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context, engine):
     expected, images = results_outside_contexts(engine)
     with torch_context():
-        evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, CONTEXT_KEYS, engine=engine, **OPTIONS)
+        frame = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, CONTEXT_KEYS, engine=engine, **OPTIONS)
         images_in_context = attack(TinyNetwork(), PIXELS, LABELS, "pgd", epsilon="8/255", engine=engine)
-    pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected), check_exact=True)
+    pd.testing.assert_frame_equal(without_seconds(frame), without_seconds(expected), check_exact=True)
     assert torch.equal(images_in_context, images)
     assert not images_in_context.is_inference()
 

@@ -53,7 +53,7 @@ def with_infinity(logits: torch.Tensor) -> torch.Tensor:
 
 
 FLOATS = PIXELS / np.float32(255)
-GREY = np.full((21, 3, 8, 9), 128, np.uint8)
+OBLONG = np.full((21, 3, 8, 9), 128, np.uint8)
 REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
     "output without a batch axis": (changed(lambda logits: logits.flatten()), EvaluationError, r"\(1, classes\)"),
     "output of too few images": (changed(lambda logits: logits[1:]), EvaluationError, r"shape \(0, 5\)"),
@@ -85,9 +85,9 @@ REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
     "unknown parameter": ({"keys": [{"pgd": {"step": 3}}]}, ConfigError, "pgd: .*'step'"),
     "invalid value": ({"keys": [{"pgd": {"steps": 0}}]}, ConfigError, "pgd: steps: "),
     "images of a measure": ({"keys": [{"jacobian": {"images": 5}}]}, ConfigError, "'images'"),
-    "corruption of a rectangle": ({"images": GREY, "keys": ["clean", "snow"]}, DatasetError, "'snow': .* got 8x9"),
-    "corruption of small images": ({"images": GREY[..., :7, :7], "keys": ["snow"]}, DatasetError, "got 7x7"),
-    "grid of a rectangle": ({"images": GREY, "keys": ["grid775"]}, DatasetError, "'grid775': .*got 8x9"),
+    "corruption of a rectangle": ({"images": OBLONG, "keys": ["clean", "snow"]}, DatasetError, "'snow': .* got 8x9"),
+    "corruption of small images": ({"images": OBLONG[..., :7, :7], "keys": ["snow"]}, DatasetError, "got 7x7"),
+    "grid of a rectangle": ({"images": OBLONG, "keys": ["grid775"]}, DatasetError, "'grid775': .*got 8x9"),
     "engine": ({"engine": "fuse"}, ConfigError, "'fuse'"),
     "engine of a parameter": (
         {"engine": "reference", "keys": [{"pgd_l2": {"iterate": "best"}}]},
@@ -113,7 +113,7 @@ REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
 
 
 @pytest.mark.parametrize("case", REJECTED)
-def test_invalid_input_is_a_one_line_error(case):
+def test_invalid_input_raises_a_one_line_error(case):
     changes, error, subject = REJECTED[case]
     assert_evaluate_raises(error, subject, **changes)
     if "model" in changes and error is EvaluationError:
@@ -123,7 +123,7 @@ def test_invalid_input_is_a_one_line_error(case):
 
 def test_evaluate_rejects_nan_in_later_batch():
     images, labels = np.tile(PIXELS, (5, 1, 1, 1)), np.tile(LABELS, 5)
-    images[101] = 255  # none of the images on which the network is checked
+    images[101] = 255  # the network is not checked on this image before the evaluation
 
     class NetworkWithNanForWhiteImages(nn.Module):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -142,8 +142,8 @@ def test_evaluate_rejects_nan_in_later_batch():
 def test_evaluate_accepts_attack_on_constant_logits_without_autograd_graph():
     constant_network = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
-        frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons": ["8/255"]}}], progress=False)
-    assert frame.table["accuracy"].nunique() == 1
+        result = evaluate(constant_network, PIXELS, LABELS, ["clean", "fgsm:8/255"], progress=False)
+    assert result.table["accuracy"].nunique() == 1
 
 
 @pytest.mark.parametrize(("n_copies", "n_labels", "has_warning"), [(50, 5, True), (50, 6, False), (49, 5, False)])
@@ -165,8 +165,8 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one():
         "pgd": {"epsilons": ["16/255", "32/255"], "rel_stepsize": 0.025},
     }
     with pytest.warns(RobustWarning, match="single step stronger: pgd:16/255 against fgsm:16/255") as caught_warnings:
-        frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
-    fgsm, pgd = (frame.table[frame.table["key"] == key]["accuracy"].to_numpy() for key in keys)
+        result = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
+    fgsm, pgd = (result.table[result.table["key"] == key]["accuracy"].to_numpy() for key in keys)
     assert (pgd > fgsm).all()
     (message,) = (str(warning.message) for warning in caught_warnings)
     assert f": {pgd[0]:.4f} against {fgsm[0]:.4f}; one step should not beat many" in message
@@ -176,20 +176,20 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one():
 def test_evaluate_warns_about_zero_gradients():
     saturated_network = NetworkWithChangedLogits(lambda logits: 1e6 * logits)
     with pytest.warns(RobustWarning, match=r"zero gradients: input_gradient: [01]\.\d+ against 0\.0100; the gradient"):
-        frame = evaluate(saturated_network, PIXELS, LABELS, ["input_gradient"], progress=False)
-    assert frame.table["zero_share"].item() > 0.01
+        result = evaluate(saturated_network, PIXELS, LABELS, ["input_gradient"], progress=False)
+    assert result.table["zero_share"].item() > 0.01
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
         evaluate(saturated_network, PIXELS, LABELS, [{"fgsm": {"epsilons": ["8/255"]}}], progress=False)
 
 
-def test_evaluate_clips_rounding_errors_of_floats_and_says_so():
+def test_evaluate_clips_rounding_errors_of_floats_with_a_warning():
     floats = FLOATS.copy()
     floats[0, 0, 0, 0] = 1 + 2e-7
     with pytest.warns(RobustWarning, match=r"to 1\.00000024 were clipped to \[0, 1\]") as caught_warnings:
-        table = evaluate(TinyNetwork(), floats, LABELS, ["clean"], progress=False)
+        result = evaluate(TinyNetwork(), floats, LABELS, ["clean"], progress=False)
     assert caught_warnings[-1].filename == __file__
     clipped = evaluate(TinyNetwork(), floats.clip(0, 1), LABELS, ["clean"], progress=False)
-    assert table.table["confidence"].tolist() == clipped.table["confidence"].tolist()
+    assert result.table["confidence"].tolist() == clipped.table["confidence"].tolist()
     floats[0, 0, 0, 0] = 1.0002
     assert_evaluate_raises(DatasetError, r"got 0 to 1\.00020003\. Pass pixels divided by 255", images=floats)
 

@@ -43,14 +43,14 @@ def labels(images: np.ndarray) -> np.ndarray:
 
 
 def test_mean_outcomes_match_accuracies_of_rows(images, labels):
-    table = robust201.evaluate(LinearNetwork(0), images, labels, [*KEYS, "input_gradient"])
-    assert isinstance(table, Evaluation)
-    assert table.outcomes.shape == (60, 3)  # a measure has no outcomes
-    accuracies = table.table.dropna(subset="accuracy").set_index(["key", "strength"])["accuracy"]
-    pd.testing.assert_series_equal(table.outcomes.mean(), accuracies, check_names=False)
-    for same in (pickle.loads(pickle.dumps(table)), copy.deepcopy(table)):
-        assert same.outcomes.equals(table.outcomes)
-        assert same.table.equals(table.table)
+    result = robust201.evaluate(LinearNetwork(0), images, labels, [*KEYS, "input_gradient"])
+    assert isinstance(result, Evaluation)
+    assert result.outcomes.shape == (60, 3)  # a measure has no outcomes
+    accuracies = result.table.dropna(subset="accuracy").set_index(["key", "strength"])["accuracy"]
+    pd.testing.assert_series_equal(result.outcomes.mean(), accuracies, check_names=False)
+    for same in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert same.outcomes.equals(result.outcomes)
+        assert same.table.equals(result.table)
 
 
 def test_compare_detects_only_the_worse_network(images, labels):
@@ -80,9 +80,9 @@ def test_compare_detects_only_the_worse_network(images, labels):
     assert copy_and_bad.startswith("copy is significantly more accurate in")
 
 
-def test_compare_accepts_tables(images, labels):
-    tables = [robust201.evaluate(LinearNetwork(seed), images, labels, KEYS) for seed in (0, 1)]
-    comparison = robust201.compare(tables)
+def test_compare_accepts_results_of_evaluate(images, labels):
+    results = [robust201.evaluate(LinearNetwork(seed), images, labels, KEYS) for seed in (0, 1)]
+    comparison = robust201.compare(results)
     assert comparison.table["first"].unique().tolist() == ["LinearNetwork 1"]
     comparison_of_modules = robust201.compare([LinearNetwork(0), LinearNetwork(1)], images, labels, KEYS)
     pd.testing.assert_frame_equal(
@@ -92,7 +92,7 @@ def test_compare_accepts_tables(images, labels):
 
 
 def test_compare_rejects_incomparable_networks(images, labels, tmp_path):
-    """Images of a batch share the random numbers of a custom attack, so the size of batches is part of its protocol."""
+    """The protocol of a custom attack includes the batch size, on which its random numbers depend."""
     path = tmp_path / "noise.py"
     path.write_text(
         "import torch\n\ndef perturb(model, images, labels, epsilon):\n"

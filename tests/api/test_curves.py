@@ -1,4 +1,4 @@
-"""Security curves: equality with evaluations at each epsilon, files, and wrong arguments."""
+"""Security curves: equality with evaluations at single epsilons, files, and wrong arguments."""
 
 import numpy as np
 import pandas as pd
@@ -39,37 +39,37 @@ def compute_curves(networks, keys, **options):
 
 @pytest.mark.parametrize(("norm", "key"), [("Linf", "fmn"), ("L2", "fmn_l2"), ("L1", "fmn_l1")])
 def test_curves_match_accuracies_of_evaluate(norm, key):
-    table = compute_curves({"tiny": LogitsNetwork()}, {key: {"steps": 25}})
-    distances = table.distances["tiny"].to_numpy()
+    curves = compute_curves({"tiny": LogitsNetwork()}, {key: {"steps": 25}})
+    distances = curves.distances["tiny"].to_numpy()
     distances = np.sort(distances[np.isfinite(distances) & (distances > 0)])
     epsilons = [float(distances[len(distances) // 3]) * 1.0001, float(distances[-1]) * 1.0001]
     divisor = CONSTRAINTS[norm].divisor
     keys = ["clean", {key: {"steps": 25, "epsilons": [epsilon / divisor for epsilon in epsilons]}}]
     evaluation = robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
-    assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation.table["accuracy"].tolist()
-    assert table.table.loc[0, "clean_accuracy"] == evaluation.table["accuracy"][0]
+    assert curves.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation.table["accuracy"].tolist()
+    assert curves.table.loc[0, "clean_accuracy"] == evaluation.table["accuracy"][0]
     # Distances of an evaluation are limited by its largest epsilon.
-    np.testing.assert_allclose(evaluation.distances[key], table.distances["tiny"], rtol=1e-6)
-    assert table.table.loc[0, "n_images"] == 20
+    np.testing.assert_allclose(evaluation.distances[key], curves.distances["tiny"], rtol=1e-6)
+    assert curves.table.loc[0, "n_images"] == 20
 
 
 def test_l2_curves_fool_a_linear_network_on_all_images():
-    """With the projection alone, FMN stalls on some of these images (docs/protocol/attacks.md)."""
+    """With `projection: ball`, FMN stalls on some of these images (docs/protocol/attacks.md)."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
     predicted = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
-    shares = [
+    fractions = [
         float(robust201.curves(network, IMAGES.images, predicted, keys, **OPTIONS).table["never_fooled"][0])
         for keys in ("fmn_l2", {"fmn_l2": {"projection": "ball"}})
     ]
-    assert shares[0] == 0.0 < shares[1]
+    assert fractions[0] == 0.0 < fractions[1]
 
 
 def test_curves_take_smallest_distance_over_attacks():
     distances = pd.DataFrame({"first": [0.0, 1.0, np.inf], "second": [0.0, 2.0, 3.0]})
-    table = SecurityCurves({"tiny": distances}, LINF)
-    assert table.distances["tiny"].tolist() == [0.0, 1.0, 3.0]
-    assert "(Linf, first, second; a stronger attack may find smaller perturbations)" in table.summary
+    curves = SecurityCurves({"tiny": distances}, LINF)
+    assert curves.distances["tiny"].tolist() == [0.0, 1.0, 3.0]
+    assert "(Linf, first, second; a stronger attack may find smaller perturbations)" in curves.summary
 
 
 @pytest.mark.filterwarnings("ignore:zero gradients")
@@ -80,36 +80,36 @@ def test_curves_of_constant_network_have_infinite_distances(tmp_path):
 
     labels = np.full(len(IMAGES), 4)
     with pytest.warns(RobustWarning, match="constant: fmn_l2 did not fool 20 of 20 images at any distance"):
-        table = robust201.curves({"constant": ConstantNetwork()}, IMAGES.images, labels, "fmn_l2", progress=False)
-    row = table.table.iloc[0]
+        curves = robust201.curves({"constant": ConstantNetwork()}, IMAGES.images, labels, "fmn_l2", progress=False)
+    row = curves.table.iloc[0]
     assert (row["median_distance"], row["half_distance"], row["never_fooled"]) == (np.inf, np.inf, 1.0)
-    assert "fewer than half of the images that it classifies correctly were fooled" in table.summary
-    assert table.summary.endswith("The attacks failed on 20 of 20 images.")
-    assert table.accuracy([55.0])["accuracy"].tolist() == [1.0]
-    assert table.save(tmp_path / "flat.svg").stat().st_size > 1000
+    assert "fewer than half of the images that it classifies correctly were fooled" in curves.summary
+    assert curves.summary.endswith("The attacks failed on 20 of 20 images.")
+    assert curves.accuracy([55.0])["accuracy"].tolist() == [1.0]
+    assert curves.save(tmp_path / "flat.svg").stat().st_size > 1000
 
 
-def test_curves_of_network_that_classifies_no_image_correctly():
-    table = SecurityCurves({"wrong": pd.DataFrame({"fmn": np.zeros(6)})}, LINF)
-    row = table.table.iloc[0]
+def test_curves_of_network_without_correct_predictions_have_distance_zero():
+    curves = SecurityCurves({"wrong": pd.DataFrame({"fmn": np.zeros(6)})}, LINF)
+    row = curves.table.iloc[0]
     assert (row["clean_accuracy"], row["median_distance"]) == (0, 0)
     assert np.isnan(row["half_distance"])
-    assert "wrong: accuracy 0.0%" in table.summary
-    assert "it classifies no image correctly, so there is no image to fool" in table.summary
-    assert table.accuracy([0, 1])["accuracy"].tolist() == [0, 0]
+    assert "wrong: accuracy 0.0%" in curves.summary
+    assert "it classifies no image correctly, so there is no image to fool" in curves.summary
+    assert curves.accuracy([0, 1])["accuracy"].tolist() == [0, 0]
 
 
-def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
+def test_curve_files_show_every_network_and_are_reproducible(tmp_path):
     networks = {"one": LogitsNetwork(), "two": TinyNetwork(seed=1)}
-    table = compute_curves(networks, {"fmn": {"steps": 10}})
-    svg = table.save(tmp_path / "curves.svg").read_text()
+    curves = compute_curves(networks, {"fmn": {"steps": 10}})
+    svg = curves.save(tmp_path / "curves.svg").read_text()
     assert all(f">{label}<" in svg for label in ("one", "two", "epsilon in 1/255", "accuracy"))
     assert "fmn; 20 images; bands: 95% intervals" in svg
-    assert table.save(tmp_path / "again.svg").read_text() == svg
-    assert table.save(tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
-    assert table.save(tmp_path / "curves.png", width="page").read_bytes().startswith(b"\x89PNG")
+    assert curves.save(tmp_path / "again.svg").read_text() == svg
+    assert curves.save(tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert curves.save(tmp_path / "curves.png", width="page").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match=r"the file name must end in \.png, \.svg, \.pdf"):
-        table.save(tmp_path / "curves.jpg")
+        curves.save(tmp_path / "curves.jpg")
 
 
 def test_evaluate_warns_about_few_steps_of_minimum_norm_attack():
@@ -121,9 +121,9 @@ def test_evaluate_warns_about_few_steps_of_minimum_norm_attack():
 def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(dtype):
     epsilons = np.arange(1, 256)
     distances = (epsilons / 255).astype(dtype).astype(np.float64) * 255
-    table = SecurityCurves({"tiny": pd.DataFrame({"fmn": distances})}, LINF)
+    curves = SecurityCurves({"tiny": pd.DataFrame({"fmn": distances})}, LINF)
     expected = [(255 - epsilon) / 255 for epsilon in (0, *epsilons.tolist())]
-    rows = table.accuracy([0, *epsilons.tolist()])
+    rows = curves.accuracy([0, *epsilons.tolist()])
     assert rows["accuracy"].tolist() == expected
     assert rows["epsilon"].tolist() == list(range(256))
 
@@ -145,6 +145,6 @@ def test_curves_accept_non_square_images(norm, shape):
     images = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
     labels = SumNetwork()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
     key = {"L2": "fmn_l2", "L1": "fmn_l1"}[norm]
-    table = robust201.curves({"sums": SumNetwork()}, images, labels, {key: {"steps": 30}}, progress=False)
-    assert table.table.loc[0, "clean_accuracy"] == 1.0
-    assert 0 < table.distances["sums"].min() < np.inf
+    curves = robust201.curves({"sums": SumNetwork()}, images, labels, {key: {"steps": 30}}, progress=False)
+    assert curves.table.loc[0, "clean_accuracy"] == 1.0
+    assert 0 < curves.distances["sums"].min() < np.inf

@@ -1,4 +1,4 @@
-"""Figures of attacked images, corruptions and blends."""
+"""Figures of attacked images (`robust201.show`)."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ def read_rows(figure, column):
 def read_drawn_pixels(figure, index):
     content = base64.b64decode(read_rows(figure, "url")[index].partition(",")[2])
     enlarged = np.asarray(Image.open(io.BytesIO(content))).transpose(2, 0, 1)
-    return enlarged[:, ::32, ::32] / 255  # 8 pixels are drawn with 256
+    return enlarged[:, ::32, ::32] / 255  # images of 8 pixels are enlarged to 256
 
 
 def test_show_draws_attacked_image_and_prediction():
@@ -55,7 +55,7 @@ def test_show_accepts_one_image_and_uses_largest_default_radius():
     assert len(read_rows(figure, "caption")) == 3
 
 
-def test_show_rejects_too_many_images_and_wrong_names():
+def test_show_rejects_too_many_images_and_too_few_class_names():
     too_many_images = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
     with pytest.raises(ConfigError, match="a figure has at most 20 images, got 21"):
         robust201.show(TinyNetwork(), *too_many_images)

@@ -57,28 +57,24 @@ def test_presets_have_the_parameters_of_the_protocol():
 
 
 def test_quick_is_the_default_and_evaluates_a_reproducible_subset():
-    default_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, seed=4, **OPTIONS)
-    assert [*dict.fromkeys(default_table.table["key"])] == [*PRESETS["quick"]]
-    assert (default_table.table["n_images"] == 20).all()
-    low, high = accuracy_intervals(default_table.table["accuracy"], 20)
-    assert (default_table.table["low"].tolist(), default_table.table["high"].tolist()) == (low.tolist(), high.tolist())
-    assert (
-        default_table.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, select_indices(20, 4))).tolist()
-    )
-    assert {protocol["images"] for protocol in default_table.protocols.values()} == {
-        "class-stratified subset, 20 of 60"
-    }
+    default = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, seed=4, **OPTIONS)
+    assert [*dict.fromkeys(default.table["key"])] == [*PRESETS["quick"]]
+    assert (default.table["n_images"] == 20).all()
+    low, high = accuracy_intervals(default.table["accuracy"], 20)
+    assert (default.table["low"].tolist(), default.table["high"].tolist()) == (low.tolist(), high.tolist())
+    assert default.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, select_indices(20, 4))).tolist()
+    assert {protocol["images"] for protocol in default.protocols.values()} == {"class-stratified subset, 20 of 60"}
     for keys in (["quick"], [{key: fields} for key, fields in PRESETS["quick"].items()]):
-        table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=20, seed=4, **OPTIONS)
-        pd.testing.assert_frame_equal(without_seconds(table), without_seconds(default_table))
-        assert table.images_sha256 == default_table.images_sha256
-        assert table.protocols == default_table.protocols
+        result = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=20, seed=4, **OPTIONS)
+        pd.testing.assert_frame_equal(without_seconds(result), without_seconds(default))
+        assert result.images_sha256 == default.images_sha256
+        assert result.protocols == default.protocols
 
 
 def test_quick_leaves_out_corruptions_of_images_that_cannot_be_corrupted():
     floats = PIXELS[:4].astype(np.float32) / 255 * np.float32(0.999)
-    table = robust201.evaluate(TinyNetwork(), floats, LABELS[:4], **OPTIONS)
-    assert [*table.table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]
+    result = robust201.evaluate(TinyNetwork(), floats, LABELS[:4], **OPTIONS)
+    assert [*result.table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]
 
 
 def select_indices(count: int, seed: int) -> np.ndarray:
@@ -86,19 +82,19 @@ def select_indices(count: int, seed: int) -> np.ndarray:
 
 
 def test_summary_is_per_image_worst_case_over_attacks():
-    table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
-    clean, attacked = table.summary.splitlines()
-    assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} [")
+    result = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **OPTIONS)
+    clean, attacked = result.summary.splitlines()
+    assert clean.startswith(f"{result.outcomes['clean', 0.0].mean():.1%} [")
     keys = ["fgsm", "pgd", "aa_standard"]
-    worst_case_accuracy = table.outcomes[[(key, 8.0) for key in keys]].all(axis=1).mean()
+    worst_case_accuracy = result.outcomes[[(key, 8.0) for key in keys]].all(axis=1).mean()
     assert attacked.startswith(f"{worst_case_accuracy:.1%} [")
     assert attacked.endswith(
         "withstand fgsm, pgd, aa_standard at epsilon 8/255 (Linf), each image under its worst attack."
     )
-    assert "AutoAttack" not in table.summary
+    assert "AutoAttack" not in result.summary
     fgsm = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons": ["1/255", "8/255"]}}, **OPTIONS)
     assert all("AutoAttack" in line for line in fgsm.summary.splitlines())
-    assert worst_case_accuracy <= table.table.set_index("key").loc[keys, "accuracy"].min()
+    assert worst_case_accuracy <= result.table.set_index("key").loc[keys, "accuracy"].min()
 
 
 def linear_network(n_classes: int) -> nn.Module:
@@ -108,8 +104,8 @@ def linear_network(n_classes: int) -> nn.Module:
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_quick_supports_few_classes(n_classes):
-    table = robust201.evaluate(linear_network(n_classes), PIXELS, LABELS % n_classes, progress=False)
-    assert {"aa_apgd-ce", "aa_square"} <= {*table.table["key"]}
+    result = robust201.evaluate(linear_network(n_classes), PIXELS, LABELS % n_classes, progress=False)
+    assert {"aa_apgd-ce", "aa_square"} <= {*result.table["key"]}
 
 
 @pytest.mark.parametrize(

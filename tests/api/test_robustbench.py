@@ -21,7 +21,7 @@ FIELDS = {
     *("link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture"),
     *("eps", "clean_acc", "reported", "footnote", "unreliable"),
 }
-"""Fields of model_info in all leaderboards, except robust accuracy."""
+"""Fields that all leaderboards have in `model_info`; the name of the robust accuracy differs."""
 
 MODEL = """
 from torch import nn
@@ -66,37 +66,37 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["robustbench-linf", "robustbench-l2"])
 def test_entry_of_attack_matches_evaluation(data_folder, name):
-    table = robust201.evaluate(build(), load_images("cifar10"), keys=name, count=6, progress=False)
-    assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images, in the order of the test split
-    row = table.model_info
-    assert row.keys() == FIELDS | {"autoattack_acc", "n_examples"}
-    assert (row["dataset"], row["eps"], row["n_examples"]) == ("cifar10", LEADERBOARDS[name].eps, 6)
-    clean, attacked = table.table["accuracy"]
-    assert (row["clean_acc"], row["autoattack_acc"]) == (f"{100 * clean:.2f}", f"{100 * attacked:.2f}")
+    result = robust201.evaluate(build(), load_images("cifar10"), keys=name, count=6, progress=False)
+    assert result.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images, in the order of the test split
+    entry = result.model_info
+    assert entry.keys() == FIELDS | {"autoattack_acc", "n_examples"}
+    assert (entry["dataset"], entry["eps"], entry["n_examples"]) == ("cifar10", LEADERBOARDS[name].eps, 6)
+    clean, attacked = result.table["accuracy"]
+    assert (entry["clean_acc"], entry["autoattack_acc"]) == (f"{100 * clean:.2f}", f"{100 * attacked:.2f}")
     assert attacked < clean
     images = load_images("cifar10")
-    key = table.table["key"].iloc[1]
-    table_from_keys = robust201.evaluate(
+    key = result.table["key"].iloc[1]
+    result_from_keys = robust201.evaluate(
         build(), images.images[:6], images.labels[:6], ["clean", {key: PRESETS[name][key]}], progress=False
     )
-    assert table_from_keys.table["accuracy"].tolist() == [clean, attacked]
+    assert result_from_keys.table["accuracy"].tolist() == [clean, attacked]
 
 
 def test_entry_of_corruptions_is_mean_over_published_images(data_folder):
-    table = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
-    assert len(table.table) == 1 + 15 * 5
-    row = table.model_info
-    assert row.keys() == FIELDS | {"corruptions_acc", "n_examples"}
-    assert row["eps"] is None
+    result = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
+    assert len(result.table) == 1 + 15 * 5
+    entry = result.model_info
+    assert entry.keys() == FIELDS | {"corruptions_acc", "n_examples"}
+    assert entry["eps"] is None
     labels = load_images("cifar10").labels
     accuracies = []
     for key in CORRUPTIONS:
         pixels = torch.from_numpy(np.load(data_folder / "CIFAR-10-C" / f"{key}.npy").transpose(0, 3, 1, 2)) / 255
         with torch.no_grad():
             accuracies.append(build()(pixels).argmax(1).numpy() == np.tile(labels, 5))
-    assert row["corruptions_acc"] == f"{100 * np.mean(accuracies):.2f}"
-    assert row["corruptions_acc"] != row["clean_acc"]
-    assert model_info("robustbench-corruptions", table.table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
+    assert entry["corruptions_acc"] == f"{100 * np.mean(accuracies):.2f}"
+    assert entry["corruptions_acc"] != entry["clean_acc"]
+    assert model_info("robustbench-corruptions", result.table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
 
 
 def test_evaluate_command_prints_entry(data_folder, robust201):
@@ -104,8 +104,8 @@ def test_evaluate_command_prints_entry(data_folder, robust201):
         "evaluate", "my_model.py:build", "--data", "cifar10", "--keys", "robustbench-corruptions", "--images", 10
     )
     assert result.code == 0, result.err
-    row = json.loads(result.out)
-    assert (row["dataset"], row["n_examples"]) == ("cifar10", 10)
+    entry = json.loads(result.out)
+    assert (entry["dataset"], entry["n_examples"]) == ("cifar10", 10)
     assert "are classified correctly" in result.err
 
 

@@ -28,7 +28,7 @@ KEYS = {
     "jacobian": {"images": 8},
 }
 N_CHOSEN, N_IMAGES = 24, 60
-PILOT, OTHERS = [0, 21, 50, 309], [0, 991, 13714]
+PILOT_CELLS, SWEEP_CELLS = [0, 21, 50, 309], [0, 991, 13714]
 
 
 def run(folder, weights, architectures, **changes):
@@ -41,13 +41,13 @@ def run(folder, weights, architectures, **changes):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, tiny_weights):
-    """Return the results folders of a pilot, of all networks on all images, and of all networks on chosen images."""
+    """Return the results folders of a pilot, of a sweep on all images, and of the same sweep on chosen images."""
     root = tmp_path_factory.mktemp("chosen")
-    pilot = run(root / "pilot", tiny_weights, PILOT)
+    pilot = run(root / "pilot", tiny_weights, PILOT_CELLS)
     choose_images(pilot, "digits", "pgd", N_CHOSEN, seed=1).save(root / "chosen.json")
     chosen_keys = KEYS | {"pgd": KEYS["pgd"] | {"images": {"file": str(root / "chosen.json")}}}
-    full = run(root / "full", tiny_weights, OTHERS)
-    return pilot, full, run(root / "results", tiny_weights, OTHERS, keys=chosen_keys)
+    full = run(root / "full", tiny_weights, SWEEP_CELLS)
+    return pilot, full, run(root / "results", tiny_weights, SWEEP_CELLS, keys=chosen_keys)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def chosen(folders):
     return ChosenImages.load(folders[0].parent.parent / "chosen.json")
 
 
-def test_outcomes_on_chosen_images_are_those_of_all_images(folders, chosen):
+def test_outcomes_on_chosen_images_match_outcomes_on_all_images(folders, chosen):
     _, full, results = (read_outcomes(folder, "digits", ["pgd"]) for folder in folders)
     assert results.images.tolist() == [*chosen.images]
     np.testing.assert_array_equal(results.correct, full.correct[..., np.isin(full.images, chosen.images)])
@@ -70,7 +70,7 @@ def test_estimates_have_kinds_and_intervals_around_the_accuracies(folders, chose
     assert table["kind"].tolist() == ["counted"] * 2 + ["estimated"] * 4
     assert table["n_images"].tolist() == [N_IMAGES] * 2 + [N_CHOSEN] * 4
     assert table[["dataset", "key", "network"]].drop_duplicates().to_numpy().tolist() == [
-        ["digits", "pgd", architecture] for architecture in OTHERS
+        ["digits", "pgd", architecture] for architecture in SWEEP_CELLS
     ]
     assert table["accuracy"][:2].tolist() == truth[:2].tolist()
     assert table["standard_error"].gt(0).tolist() == [False] * 2 + [True] * 4
@@ -78,7 +78,7 @@ def test_estimates_have_kinds_and_intervals_around_the_accuracies(folders, chose
     assert ((table["low"] <= table["accuracy"]) & (table["accuracy"] <= table["high"])).all()
 
 
-def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path, tiny_weights):
+def test_estimate_rejects_different_images_and_parameters(folders, chosen, tmp_path, tiny_weights):
     pilot, full, results = folders
     with pytest.raises(ConfigError, match="expected the chosen images"):
         estimate(chosen, pilot, full)
@@ -102,14 +102,14 @@ def test_estimate_rejects_other_images_and_parameters(folders, chosen, tmp_path,
         ("pgd", ["clean", "clean"], "distinct"),
     ],
 )
-def test_measures_and_repeated_keys_are_rejected(folders, key, cheap, message):
+def test_choose_images_rejects_measures_and_repeated_keys(folders, key, cheap, message):
     tree_before = read_tree(folders[0])
     with pytest.raises(ConfigError, match=message):
         choose_images(folders[0], "digits", key, N_CHOSEN, cheap=cheap)
     assert read_tree(folders[0]) == tree_before
 
 
-def test_reading_columns_that_a_key_lacks_moves_no_file(folders):
+def test_reading_columns_that_a_key_lacks_does_not_move_files(folders):
     tree_before, (plan, folder) = read_tree(folders[0]), open_results(folders[0])
     jacobian = next(key for key in plan.keys if key.key == "jacobian")
     with pytest.raises(ValueError, match="predictions"):
@@ -117,7 +117,7 @@ def test_reading_columns_that_a_key_lacks_moves_no_file(folders):
     assert read_tree(folders[0]) == tree_before
 
 
-def test_accuracies_on_chosen_images_are_not_compared_with_those_of_the_weights(folders, tmp_path, tiny_weights):
+def test_accuracies_on_chosen_images_are_not_compared_with_recorded_accuracies(folders, tmp_path, tiny_weights):
     file = {"images": {"file": str(folders[0].parent.parent / "chosen.json")}}
     plan, folder = open_results(run(tmp_path, tiny_weights, [0], keys={"clean": file}))
     plan.facts.recorded_accuracies[plan.keys[0].unit(0).checkpoint_sha256] = 1.0
@@ -135,7 +135,7 @@ def test_chosen_images_are_not_exported(folders, tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"images": ["x"]}, {"seed": 1}, None])
-def test_damaged_file_of_chosen_images_is_rejected(folders, chosen, tmp_path, change):
+def test_load_rejects_damaged_files_and_ignores_unknown_fields(folders, chosen, tmp_path, change):
     path = tmp_path / "chosen.json"
     path.write_text("[1, 2]" if change is None else json.dumps(vars(chosen) | change))
     if change == {"seed": 1}:
@@ -146,10 +146,10 @@ def test_damaged_file_of_chosen_images_is_rejected(folders, chosen, tmp_path, ch
 
 
 @pytest.mark.parametrize("images", [(0, 1, 2, 4), (0, 1, 3, 6)])
-def test_files_with_other_images_or_one_image_of_a_stratum_are_rejected(tmp_path, images):
+def test_load_rejects_images_outside_the_population_and_small_strata(tmp_path, images):
     population = (0, 1, 2, 3, 4, 5)
     ChosenImages("digits", "pgd", ("clean",), images, population, (0, 0, 0, 1, 1, 1)).save(tmp_path / "chosen.json")
-    with pytest.raises(ConfigError, match="images of the population, and 2 or more of each stratum"):
+    with pytest.raises(ConfigError, match="not in the population, or a stratum has fewer than 2 chosen images"):
         ChosenImages.load(tmp_path / "chosen.json")
 
 
@@ -162,7 +162,7 @@ def test_files_with_other_images_or_one_image_of_a_stratum_are_rejected(tmp_path
         ("pgd", {"unknown": 1}, "unknown"),
     ],
 )
-def test_only_attacks_of_the_engine_fused_take_chosen_images(tmp_path, key, fields, message):
+def test_only_attacks_with_the_fused_engine_accept_chosen_images(tmp_path, key, fields, message):
     fields = tiny_sweep_fields(tmp_path, Path("weights"), keys={key: {"images": {"file": "a.json"}} | fields})
     with pytest.raises(ConfigError, match=message):
         parse_config(fields, "test")
@@ -172,7 +172,7 @@ def test_only_attacks_of_the_engine_fused_take_chosen_images(tmp_path, key, fiel
         parse_config(fields | {"engine": "reference"}, "test")
 
 
-def test_plan_with_chosen_images_holds_under_another_home(tmp_path, monkeypatch, tiny_weights):
+def test_plan_with_chosen_images_does_not_depend_on_the_home_folder(tmp_path, monkeypatch, tiny_weights):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "chosen.json").write_text(json.dumps({"images": [0, 3]}))
     fields = tiny_sweep_fields(tmp_path, tiny_weights, keys={"pgd": {"images": {"file": "~/chosen.json"}}})

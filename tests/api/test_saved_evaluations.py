@@ -1,4 +1,4 @@
-"""Saved evaluations: results of finished keys are kept, and the rest is computed by the same call later."""
+"""Saved evaluations: results of finished keys are kept, and a repeated call computes the rest."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -31,11 +31,11 @@ KEYS = ["clean", "fgsm:4/255", "fgsm:8/255", "fog:3", {"fmn": {"epsilons": [1], 
 
 
 class CountingNetwork(TinyNetwork):
-    """A network that counts the calls with gradients, and can be interrupted."""
+    """A network that counts its calls, and raises a KeyboardInterrupt after a last call."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
-        self.counts = {"calls": 0, "last call": 10**9}  # attributes that are numbers would belong to the network
+        self.counts = {"calls": 0, "last call": 10**9}  # attributes that are numbers would affect the network's hash
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         self.counts["calls"] += 1
@@ -98,16 +98,16 @@ def test_interrupted_evaluation_computes_only_what_is_missing(tmp_path):
         ({"keys": {"fgsm": {"epsilons": ["8/255"]}}, "seed": 1}, "parameters of fgsm"),
     ],
 )
-def test_folders_of_other_evaluations_are_rejected(tmp_path, changes, subject):
+def test_evaluate_rejects_a_folder_with_a_different_evaluation(tmp_path, changes, subject):
     evaluate(TinyNetwork(), "fgsm:8/255", save=tmp_path)
     before = (tmp_path / "evaluation.json").read_bytes()
-    with pytest.raises(ConfigError, match=f"evaluation.json: expected .*, got other .*{subject}"):
+    with pytest.raises(ConfigError, match=f"evaluation.json: expected .*, but these differ: .*{subject}"):
         evaluate(**{"network": TinyNetwork(), "keys": "fgsm:8/255", "save": tmp_path} | changes)
     assert (tmp_path / "evaluation.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "other format", "other file", "none"])
-def test_damaged_files_are_one_line_errors(tmp_path, damage):
+def test_load_rejects_damaged_files_in_one_line(tmp_path, damage):
     evaluate(TinyNetwork(), "clean").save(tmp_path)
     path = tmp_path / "evaluation.json"
     text = path.read_text()
@@ -158,7 +158,7 @@ def test_saved_evaluations_are_compared_with_modules_and_functions(tmp_path):
 
 
 class ScaledNetwork(TinyNetwork):
-    """A network with a setting, a function that it calls, and a stride."""
+    """A network with a temperature, a function that scales its logits, and a stride."""
 
     def __init__(self, temperature: float = 1.0, scale: Any = abs, stride: int = 1) -> None:
         super().__init__()
@@ -171,12 +171,12 @@ class ScaledNetwork(TinyNetwork):
 
 
 @pytest.mark.parametrize("changes", [{"temperature": -1.0}, {"stride": 2}, {"scale": lambda one: -one}])
-def test_networks_with_other_code_or_settings_are_rejected(tmp_path, changes):
+def test_saving_rejects_networks_with_other_code_or_settings(tmp_path, changes):
     result = evaluate(ScaledNetwork(), ["clean", "fgsm:8/255"], save=tmp_path)
-    with pytest.raises(ConfigError, match="got other network"):
+    with pytest.raises(ConfigError, match="differ: network"):
         evaluate(ScaledNetwork(**changes), "clean", save=tmp_path)
     other = evaluate(ScaledNetwork(**changes), "clean")
-    with pytest.raises(ConfigError, match="got other network"):
+    with pytest.raises(ConfigError, match="differ: network"):
         other.save(tmp_path)  # the folder was written after the evaluation began
     evaluate(ScaledNetwork(), "clean").save(tmp_path)
     assert_equal(robust201.Evaluation.load(tmp_path), result)
@@ -194,22 +194,22 @@ def test_protocols_identify_versions_corruptions_device_and_neighbours(tmp_path,
     assert protocols["fog"]["corruption"]["libraries"].keys() >= {"numpy", "scipy"}
     assert len(protocols["mine"]["neighbours"]["helper"]) == len(protocols["mine"]["file_sha256"]) == 64
     helper.write_text("def noise(images):\n    return 1 - images\n")
-    with pytest.raises(ConfigError, match=r"got other parameters of mine \(neighbours\)"):
+    with pytest.raises(ConfigError, match=r"differ: parameters of mine \(neighbours\)"):
         evaluate(TinyNetwork(), keys, save=tmp_path / "saved")
     monkeypatch.setattr("robust201.corruptions.generator.GENERATOR_VERSION", 99)
-    with pytest.raises(ConfigError, match=r"got other parameters of fog \(corruption\)"):
+    with pytest.raises(ConfigError, match=r"differ: parameters of fog \(corruption\)"):
         evaluate(TinyNetwork(), "fog:3", save=tmp_path / "saved")
     with pytest.raises(ConfigError, match=r"fog has different parameters \(corruption\)"):
         robust201.compare({"a": tmp_path / "saved", "b": evaluate(TinyNetwork(seed=1), "fog:3")})
 
 
-def test_epsilons_of_minimum_norm_attacks_are_not_replaced(tmp_path):
+def test_saved_minimum_norm_attacks_reject_other_epsilons(tmp_path):
     evaluate(TinyNetwork(), {"fmn": {"epsilons": [1], "steps": 20}}, save=tmp_path)
     with pytest.raises(ConfigError, match=r"parameters of fmn \(epsilons\)"):
         evaluate(TinyNetwork(), {"fmn": {"epsilons": [0.5], "steps": 20}}, save=tmp_path)
 
 
-def test_doubts_about_a_network_are_saved(tmp_path):
+def test_warnings_about_a_network_are_saved(tmp_path):
     class Constant(nn.Module):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             return 0.0 * pixels.flatten(1)[:, :5] + torch.from_numpy(-np.bincount(IMAGES.labels, minlength=5)).float()
@@ -222,7 +222,7 @@ def test_doubts_about_a_network_are_saved(tmp_path):
     assert any("See docs/trust.md" in notice for notice in notices)
 
 
-def test_saved_evaluations_reject_what_they_would_ignore(tmp_path):
+def test_compare_and_curves_reject_arguments_that_saved_evaluations_cannot_satisfy(tmp_path):
     fmn = {"fmn": {"epsilons": [1], "steps": 20}}
     saved = {name: evaluate(TinyNetwork(seed), ["clean", fmn]) for seed, name in enumerate(("a", "b"))}
     for options in ({"images": IMAGES.images}, {"seed": 1}):
@@ -259,7 +259,7 @@ def test_writers_of_a_folder_wait_for_each_other(tmp_path):
     assert_equal(robust201.Evaluation.load(tmp_path), result)
 
 
-def test_names_of_presets_and_files_are_those_of_saved_keys():
+def test_find_names_expands_presets_and_strips_paths_of_files():
     assert find_names("robustbench-l2") == ["clean", "aa_standard_l2"]
     assert find_names(["a/mine.py", "a/yours.py:attack", "pgd:8/255"]) == ["mine", "yours", "pgd:8/255"]
 
@@ -284,17 +284,17 @@ def test_interrupted_autoattack_continues_after_its_last_finished_attack(tmp_pat
 
     expected, n_calls = attack(None)
     assert expected.table.accuracy.nunique() == 3
-    n_continued = []
+    n_remaining_calls = []
     for number, fraction in enumerate((0.2, 0.5, 0.7, 0.9, 0.97)):
         folder = tmp_path / str(number)
         with pytest.raises(KeyboardInterrupt):
             attack(folder, round(fraction * n_calls))
         result, n_calls_later = attack(folder)
-        n_continued.append(n_calls_later)
+        n_remaining_calls.append(n_calls_later)
         assert_equal(result, expected)
         assert [path.name for path in folder.glob("[!.]*")] == ["evaluation.json"]
-    assert n_continued == sorted(n_continued, reverse=True)
-    assert n_continued[-1] < n_calls / 3
+    assert n_remaining_calls == sorted(n_remaining_calls, reverse=True)
+    assert n_remaining_calls[-1] < n_calls / 3
     with pytest.raises(KeyboardInterrupt):
         attack(tmp_path / "damaged", round(0.9 * n_calls))
     (path,) = (tmp_path / "damaged").glob("*.stages")
@@ -305,7 +305,7 @@ def test_interrupted_autoattack_continues_after_its_last_finished_attack(tmp_pat
 
 
 class FaultyNetwork(TenClassNetwork):
-    """A network whose gradients are NaN, or whose logits change, during the first attack of AutoAttack only."""
+    """A network whose gradients are NaN for some calls, or whose logits change, in the first attack of AutoAttack."""
 
     fault = ""
 
@@ -318,7 +318,7 @@ class FaultyNetwork(TenClassNetwork):
 
 
 @pytest.mark.parametrize("fault", ["gradient", "logits"])
-def test_attacks_of_faulty_networks_are_not_saved(tmp_path, fault):
+def test_finished_attacks_of_faulty_networks_are_not_saved(tmp_path, fault):
     network = FaultyNetwork().eval()
     with torch.inference_mode():
         labels = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
@@ -331,7 +331,7 @@ def test_attacks_of_faulty_networks_are_not_saved(tmp_path, fault):
     assert not [*tmp_path.iterdir()]
 
 
-def test_files_of_others_stay_in_the_folder(tmp_path):
+def test_saving_keeps_unrelated_files_in_the_folder(tmp_path):
     (tmp_path / "clean-images.npz").touch()
     evaluate(TinyNetwork(), "clean", save=tmp_path)
     assert {"clean-images.npz", "evaluation.json"} <= {path.name for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""Networks whose numbers would be wrong without a word are rejected or reported; numbers of their twins are right."""
+"""Networks that would silently give wrong numbers are rejected or reported; correct variants give correct numbers."""
 
 import warnings
 from collections.abc import Callable
@@ -76,8 +76,8 @@ def loop_accuracy(network: nn.Module, images: ImageSet, epsilon: float = 0.0) ->
 
 
 def accuracies_of(network: nn.Module, images: ImageSet, *keys: Any, **options: Any) -> list[float]:
-    table = robust201.evaluate(network, images, keys=list(keys), progress=False, **options)
-    return table.table["accuracy"].tolist()
+    result = robust201.evaluate(network, images, keys=list(keys), progress=False, **options)
+    return result.table["accuracy"].tolist()
 
 
 # --- outputs that are not one tensor ----------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class ModelOutput:
     logits: torch.Tensor
 
 
-OUTPUTS_THAT_ARE_NO_TENSOR: dict[str, Callable[[torch.Tensor], Any]] = {
+NON_TENSOR_OUTPUTS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tuple": lambda logits: (logits, -logits),
     "dict": lambda logits: {"aux": -logits, "logits": logits},
     "ModelOutput": lambda logits: ModelOutput(None, logits),
@@ -100,9 +100,9 @@ OUTPUTS_THAT_ARE_NO_TENSOR: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("type_name", OUTPUTS_THAT_ARE_NO_TENSOR)
+@pytest.mark.parametrize("type_name", NON_TENSOR_OUTPUTS)
 def test_outputs_that_are_not_one_tensor_are_rejected(type_name, core, images):
-    network = Changed(core, change_logits=OUTPUTS_THAT_ARE_NO_TENSOR[type_name])
+    network = Changed(core, change_logits=NON_TENSOR_OUTPUTS[type_name])
     message = rf"failed for Changed: expected a dense tensor of logits .*, got .*{type_name}\)?\. Wrap"
     with pytest.raises(NetworkError, match=message):
         robust201.evaluate(network, images, keys=["clean"], progress=False)
@@ -129,14 +129,14 @@ def test_bounded_heads_are_reported(head, core, images):
 
 @pytest.mark.parametrize("factor", [1e-3, 0.05, 1.0, 1e3])
 @pytest.mark.parametrize("head", [nn.Identity(), nn.LogSoftmax(dim=1)], ids=str)
-def test_logits_of_any_size_have_no_notice(factor, head, core, images):
+def test_logits_of_any_scale_cause_no_warning(factor, head, core, images):
     network = Changed(core, change_logits=lambda logits: head(factor * logits))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert accuracies_of(network, images, "clean")[0] > 0.9
 
 
-def test_masked_classes_change_no_accuracy_and_infinite_masks_have_their_own_advice(core, images):
+def test_masks_of_classes_change_no_accuracy_and_infinite_masks_are_rejected(core, images):
     def mask(value: float) -> nn.Module:
         return Changed(
             core, change_logits=lambda logits: torch.cat([logits, torch.full((len(logits), 90), value)], dim=1)
@@ -150,11 +150,11 @@ def test_masked_classes_change_no_accuracy_and_infinite_masks_have_their_own_adv
 def test_results_that_depend_on_earlier_passes_are_rejected(core, images):
     attacked: list[bool] = []
 
-    def note(pixels: torch.Tensor) -> torch.Tensor:
+    def record(pixels: torch.Tensor) -> torch.Tensor:
         attacked.append(pixels.requires_grad)
         return pixels
 
-    network = Changed(core, note, lambda logits: -logits if any(attacked) else logits)
+    network = Changed(core, record, lambda logits: -logits if any(attacked) else logits)
     with pytest.raises(EvaluationError, match="results depend on earlier passes"):
         accuracies_of(network, images, "clean", FGSM)
 
@@ -174,15 +174,15 @@ def add_contrast(images: torch.Tensor, constant: float) -> torch.Tensor:
 def test_attack_with_nan_gradients_is_rejected(key, engine, core, images):
     network = Changed(core, lambda pixels: add_contrast(pixels, 0))
     assert accuracies_of(network, images, "clean") == [1.0]
-    few = select(images, count=5, seed=0)
+    few_images = select(images, count=5, seed=0)
     with pytest.raises(EvaluationError, match=rf"^Attacking images failed for Changed images {key}: the network's gr"):
-        robust201.evaluate(network, few, keys=[{key: GRADIENT_ATTACKS[key]}], engine=engine, progress=False)
+        robust201.evaluate(network, few_images, keys=[{key: GRADIENT_ATTACKS[key]}], engine=engine, progress=False)
 
 
-def test_twin_without_nan_gradients_has_the_accuracy_of_a_loop(core, images):
-    twin = Changed(core, lambda pixels: add_contrast(pixels, 1e-12))
-    expected = [loop_accuracy(twin, images), loop_accuracy(twin, images, 8 / 255)]
-    assert accuracies_of(twin, images, "clean", FGSM) == expected
+def test_network_with_finite_gradients_has_the_accuracy_of_a_plain_loop(core, images):
+    plain_network = Changed(core, lambda pixels: add_contrast(pixels, 1e-12))
+    expected = [loop_accuracy(plain_network, images), loop_accuracy(plain_network, images, 8 / 255)]
+    assert accuracies_of(plain_network, images, "clean", FGSM) == expected
     assert expected[1] < expected[0]
 
 
@@ -206,7 +206,7 @@ class _Scale(torch.autograd.Function):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(value, engine, core, images):
+def test_error_names_the_image_of_a_single_gradient_that_is_not_finite(value, engine, core, images):
     marked = images.images.copy()
     marked[17, :, 0, 0] = 251
     factors = torch.ones(images.images.shape[1:])
@@ -224,7 +224,7 @@ def test_a_single_value_that_is_not_finite_is_found_and_its_image_named(value, e
         robust201.attack(network, marked, images.labels, "fgsm", epsilon="8/255", engine=engine)
 
 
-def test_images_that_are_not_attacked_may_have_nan_gradients(core, images):
+def test_nan_gradients_of_images_that_are_not_attacked_are_accepted(core, images):
     """APGD does not attack misclassified images."""
     marked, labels = images.images.copy(), images.labels.copy()
     marked[17, :, 0, 0] = 251
@@ -238,8 +238,8 @@ def test_images_that_are_not_attacked_may_have_nan_gradients(core, images):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
         for engine in ("fused", "reference"):
-            table = robust201.evaluate(Changed(core, change), marked, labels, keys, engine=engine, progress=False)
-            assert table.table["accuracy"].item() < 1
+            result = robust201.evaluate(Changed(core, change), marked, labels, keys, engine=engine, progress=False)
+            assert result.table["accuracy"].item() < 1
 
 
 FORWARD_ATTACKS: dict[str, dict[str, Any]] = {
@@ -251,8 +251,8 @@ FORWARD_ATTACKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 @pytest.mark.parametrize("key", FORWARD_ATTACKS)
-def test_nan_logits_of_perturbed_images_are_found(key, engine, core, images):
-    """Square would not accept such a proposal, and the image would look robust."""
+def test_nan_logits_of_perturbed_images_are_rejected(key, engine, core, images):
+    """Without this check, Square would discard such a perturbation, and the image would seem robust."""
     clean = pixels_of(images)
 
     def change(logits: torch.Tensor) -> torch.Tensor:
@@ -260,69 +260,69 @@ def test_nan_logits_of_perturbed_images_are_found(key, engine, core, images):
 
     is_perturbed = [torch.zeros(1, 1, dtype=torch.bool)]
 
-    def note(pixels: torch.Tensor) -> torch.Tensor:
+    def record(pixels: torch.Tensor) -> torch.Tensor:
         distances = (pixels[:, None] - clean[None]).flatten(2).abs().amax(dim=2)
         is_perturbed[0] = distances.amin(dim=1, keepdim=True) > 1e-3
         return pixels
 
-    network = Changed(core, note, change)
-    few, keys = select(images, count=10, seed=0), {key: FORWARD_ATTACKS[key]}
+    network = Changed(core, record, change)
+    few_images, keys = select(images, count=10, seed=0), {key: FORWARD_ATTACKS[key]}
     with pytest.raises(EvaluationError, match="logits are NaN or infinite for a perturbed image"):
-        robust201.evaluate(network, few, keys=keys, engine=engine, progress=False)
+        robust201.evaluate(network, few_images, keys=keys, engine=engine, progress=False)
 
 
 @pytest.mark.parametrize("key", ["jacobian", "input_gradient", "hessian_input"])
 def test_measures_of_nan_gradients_are_rejected(key, core, images):
-    """Second derivatives are those of a copy of the network, which is not watched."""
+    """The error names the images, except for second derivatives."""
     network = Changed(core, lambda pixels: add_contrast(pixels, 0))
-    few = select(images, count=3, seed=0)
-    names = "finite" if key == "hessian_input" else f"for images {', '.join(map(str, few.indices))}"
-    with pytest.raises(EvaluationError, match=names):
-        robust201.evaluate(network, few, keys=[key], progress=False)
+    few_images = select(images, count=3, seed=0)
+    message = "finite" if key == "hessian_input" else f"for images {', '.join(map(str, few_images.indices))}"
+    with pytest.raises(EvaluationError, match=message):
+        robust201.evaluate(network, few_images, keys=[key], progress=False)
 
 
 # --- networks without gradients ---------------------------------------------------------------------------------------
 
 
-def without_gradients(core: nn.Module, kind: str) -> nn.Module:
-    if kind == "almost detached":
+def without_gradients(core: nn.Module, variant: str) -> nn.Module:
+    if variant == "almost detached":
         return AlmostDetached(core, 1e-12)
-    if kind == "detached":
+    if variant == "detached":
         return Changed(core, change_logits=lambda logits: logits.detach())
     return Changed(core, lambda images: torch.from_numpy((images.detach().numpy() * 255).round() / 255).float())
 
 
 class AlmostDetached(nn.Module):
-    """A network whose logits depend on the images through a detached copy, and hardly through the graph."""
+    """A network whose logits depend on a detached copy of the images, and hardly on the images in the graph."""
 
-    def __init__(self, core: nn.Module, share: float) -> None:
+    def __init__(self, core: nn.Module, factor: float) -> None:
         super().__init__()
-        self.core, self.share = core, share
+        self.core, self.factor = core, factor
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.core(images.detach()) + self.share * self.core(1 - images)
+        logits: torch.Tensor = self.core(images.detach()) + self.factor * self.core(1 - images)
         return logits
 
 
 BLACK_BOX_KEYS = {"aa_square": {"epsilons": ["4/255"], "queries": 20}, "rot10": {"rotations": 5}}
 
 
-@pytest.mark.parametrize("kind", ["detached", "almost detached", "another library"])
-def test_networks_without_gradients_withstand_only_attacks_without_gradients(kind, core, images):
-    network, twin = without_gradients(core, kind), core
+@pytest.mark.parametrize("variant", ["detached", "almost detached", "another library"])
+def test_networks_without_gradients_support_only_attacks_without_gradients(variant, core, images):
+    network, plain_network = without_gradients(core, variant), core
     calls: list[tuple[int, int]] = []
-    table = robust201.evaluate(
+    result = robust201.evaluate(
         network, images, keys={"clean": {}} | BLACK_BOX_KEYS, progress=lambda *call: calls.append(call)
     )
-    assert len(table.table) == 3
+    assert len(result.table) == 3
     assert calls == [(1, 3), (2, 3), (3, 3)]
-    assert table.table["accuracy"][0] == loop_accuracy(twin, images)
+    assert result.table["accuracy"][0] == loop_accuracy(plain_network, images)
     for engine in ("fused", "reference"):
         with pytest.raises(EvaluationError, match="its logits depend on the images, but have no gradient"):
             robust201.evaluate(network, images, keys=FGSM, engine=engine, progress=False)
 
 
-def test_networks_without_gradients_are_compared_but_have_no_curves(core, images):
+def test_compare_accepts_networks_without_gradients_but_curves_reject_them(core, images):
     network = without_gradients(core, "detached")
     comparison = robust201.compare([network, core], images, keys=BLACK_BOX_KEYS, progress=False)
     assert len(comparison.table) == 2

@@ -1,4 +1,4 @@
-"""Networks in a user's files: imports of their folder, names and options."""
+"""Networks in users' files: imports from the file's folder, names and options."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError
 
 
 def write_repository(folder: Path, value: float) -> str:
-    """Write a file that imports a module and a package of its folder, and return FILE:FUNCTION."""
+    """Write a file that imports a module and a package from its folder, and return FILE:FUNCTION."""
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "__init__.py").write_text("from models.parts import make\n")
     (folder / "models" / "parts.py").write_text(
@@ -26,7 +26,7 @@ def write_repository(folder: Path, value: float) -> str:
     return f"{folder}/net.py:build"
 
 
-def test_files_import_the_modules_of_their_own_folder_only(tmp_path):
+def test_files_import_modules_only_from_their_own_folder(tmp_path):
     paths, modules = [*sys.path], {*sys.modules}
     for name, value in (("a", 1.0), ("b", 2.0)):
         network = parse_user_network(write_repository(tmp_path / name, value))
@@ -37,7 +37,7 @@ def test_files_import_the_modules_of_their_own_folder_only(tmp_path):
     assert not {"models", "models.parts", "shared_settings"} & ({*sys.modules} - modules)
 
 
-def test_text_has_a_name_weights_and_a_normalisation(tmp_path):
+def test_read_network_parses_name_weights_and_normalisation(tmp_path):
     text = write_repository(tmp_path / "a", 1.0)
     torch.save({"weight": torch.full((1, 1), 3.0), "bias": torch.zeros(1)}, tmp_path / "w.pth")
     options = f",weights={tmp_path}/w.pth,mean=0.1,0.2,0.3,std=0.5,0.6,0.7"
@@ -51,7 +51,7 @@ def test_text_has_a_name_weights_and_a_normalisation(tmp_path):
 
 
 @pytest.mark.parametrize("options", [",mean=1", ",std=1,mean=1,2", ",weight=a", ",weights=", ",mean=0,std=1,mean=0"])
-def test_wrong_options_are_rejected(tmp_path, options):
+def test_parse_user_network_rejects_wrong_options(tmp_path, options):
     text = write_repository(tmp_path / "a", 1.0) + options
     with pytest.raises(ConfigError, match=r"Reading networks failed for .*net\.py:build") as caught:
         parse_user_network(text)

@@ -23,7 +23,7 @@ def compute_planted_accuracy(index: int) -> float:
 
 
 def write_dataset(folder: Path, step: int = 1) -> Path:
-    """Write planted accuracies of each `step`-th cell."""
+    """Write planted accuracies of every `step`-th cell."""
     accuracies = {index: compute_planted_accuracy(index) for index in cells.evaluated_indices()[::step]}
     clean = {str(index): round(0.5 + accuracy / 2, 4) for index, accuracy in accuracies.items()}
     pgd = {str(index): [round(accuracy, 4), round(accuracy / 2, 4)] for index, accuracy in accuracies.items()}
@@ -69,7 +69,7 @@ def test_measures_compares_measures_with_parameter_count(robust201, tmp_path):
         (("measures", "--out", "/dev/null"), "/dev/null"),
     ],
 )
-def test_analyses_reject_invalid_options(dataset, robust201, arguments, message):
+def test_analyse_rejects_invalid_options(dataset, robust201, arguments, message):
     command, *options = arguments
     result = robust201("analyse", command, dataset, *options)
     assert result.code in {2, 4}, result.err

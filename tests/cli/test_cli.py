@@ -65,7 +65,7 @@ def test_invalid_command_line_gives_one_error_line(robust201, arguments, hint):
     assert "--help" in line
 
 
-def test_json_option_prints_only_json_on_stdout(robust201, write_sweep, finished_results):
+def test_commands_print_valid_json_and_matching_tables(robust201, write_sweep, finished_results):
     sweep = write_sweep()
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
@@ -249,7 +249,7 @@ def test_commands_accept_sweep_yaml_or_results(robust201, write_sweep, finished_
         assert "#SBATCH" in robust201("submit", "slurm", path, "--print").out
 
 
-def test_options_select_a_subset_of_the_sweep(robust201, write_sweep, tmp_path):
+def test_plan_and_run_options_select_a_subset_of_the_sweep(robust201, write_sweep, tmp_path):
     sweep = write_sweep(architectures=[0, 21])
     clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean").out)
     assert (clean_plan["architectures"], clean_plan["evaluations"]) == (2, 2)

@@ -63,7 +63,7 @@ def test_compare_prints_and_writes_differences(folder, robust201):
     assert payload["summary"][0].startswith(notice)
 
 
-def test_networks_that_cannot_be_compared_are_one_line_errors(folder, robust201):
+def test_commands_reject_incomparable_networks_in_one_line(folder, robust201):
     network, data = f"{folder}/net.py:build", ("--data", folder / "test.npz")
     for name, keys, count in (("long", "clean,fgsm:8/255", 6), ("short", "clean", 6), ("few", "clean", 4)):
         options = (*data, "--keys", keys, "--images", count, "--save", folder / name)
@@ -90,13 +90,13 @@ def test_networks_that_cannot_be_compared_are_one_line_errors(folder, robust201)
         assert "Executing" not in result.err
 
 
-def test_saved_evaluations_are_compared_and_continued(folder, robust201):
+def test_saved_evaluations_can_be_compared_and_resumed(folder, robust201):
     networks = {name: f"{folder}/net.py:build,weights={folder}/{name}.pth" for name in ("a", "b")}
     data = ("--data", folder / "test.npz", "--keys", "clean,fgsm:8/255,fmn:1")
     for name, network in networks.items():
         assert robust201("evaluate", network, *data, "--save", folder / name).code == 0
-    again = robust201("evaluate", networks["a"], *data, "--save", folder / "a", "--json")
-    rows = json.loads(again.out)["rows"]
+    repeated = robust201("evaluate", networks["a"], *data, "--save", folder / "a", "--json")
+    rows = json.loads(repeated.out)["rows"]
     assert [row["seconds"] for row in rows] == Evaluation.load(folder / "a").table["seconds"].tolist()
     saved = json.loads(robust201("compare", folder / "a", folder / "b", "--keys", "fgsm:8/255", "--json").out)
     (row,) = saved["comparisons"]
@@ -106,7 +106,7 @@ def test_saved_evaluations_are_compared_and_continued(folder, robust201):
     curves = json.loads(robust201("curves", folder / "a", folder / "b", "--json").out)["networks"]
     assert [row["network"] for row in curves] == ["a", "b"]
     other_network = robust201("evaluate", networks["b"], *data, "--save", folder / "a")
-    assert "got other network" in other_network.error_line(2)
+    assert "but these differ: network" in other_network.error_line(2)
 
 
 def test_curves_write_figure_and_distances(folder, robust201):
@@ -117,7 +117,7 @@ def test_curves_write_figure_and_distances(folder, robust201):
     assert result.out.splitlines()[0].startswith(f"{networks[0]}: accuracy 100.0%")
     assert "median distance" in result.out
     assert "epsilon in 1/255" in (folder / "curves.svg").read_text()
-    one = robust201("curves", networks[0], *options, "--keys", "fmn_l1", "--out", folder / "one.csv", "--json")
-    (row,) = json.loads(one.out)["networks"]
+    result = robust201("curves", networks[0], *options, "--keys", "fmn_l1", "--out", folder / "one.csv", "--json")
+    (row,) = json.loads(result.out)["networks"]
     assert row["n_images"] == 12
     assert row["median_distance"] == pytest.approx(pd.read_csv(folder / "one.csv")[networks[0]].median())

@@ -1,4 +1,4 @@
-"""Lines, bands, points and labels of the drawn figures are where their numbers say, read from the axes."""
+"""Lines, bands, points and labels in drawn figures have the coordinates of their numbers, as read from the axes."""
 
 from collections import Counter
 
@@ -34,12 +34,12 @@ def panels_of(figure: Figure) -> dict[str, DrawnPanel]:
 
 
 def write_accuracies(folder, dataset="cifar10", *, cells=CELLS, clean=(0.78, 0.9), robust=(0.002, 0.6)):
-    """Write results in which accuracies are spread evenly over a range, and return them."""
+    """Write accuracies that are evenly spaced in a range, and return the results."""
     spread = {str(cell): index / (len(cells) - 1) for index, cell in enumerate(cells)}
     keys = {
-        "clean": {cell: clean[0] + share * (clean[1] - clean[0]) for cell, share in spread.items()},
-        "pgd": {cell: [robust[0] + share * (robust[1] - robust[0]), robust[0]] for cell, share in spread.items()},
-        "fog": {cell: [robust[1] * (1 - 0.2 * step * share) for step in range(5)] for cell, share in spread.items()},
+        "clean": {cell: clean[0] + fraction * (clean[1] - clean[0]) for cell, fraction in spread.items()},
+        "pgd": {cell: [robust[0] + fraction * (robust[1] - robust[0]), robust[0]] for cell, fraction in spread.items()},
+        "fog": {cell: [robust[1] * (1 - 0.2 * i * fraction) for i in range(5)] for cell, fraction in spread.items()},
     }
     return results_of(write_results(folder / dataset, keys, dataset=dataset))
 
@@ -62,7 +62,7 @@ def few_results(tmp_path_factory) -> DatasetResults:
 @pytest.mark.parametrize("dataset", N_CLASSES)
 @pytest.mark.parametrize("name", ["attacks", "corruptions", "attack-curves", "clean-vs-robust", "kernel-parameters"])
 @pytest.mark.slow_combinations
-def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
+def test_chance_line_is_at_one_over_the_number_of_classes(tmp_path, name, dataset):
     cells = CELLS[:11] if name == "attack-curves" else CELLS
     panels = draw(name, write_accuracies(tmp_path, dataset, cells=cells, clean=(0.001, 0.9)))
     lines = [(panel, line) for panel in panels.values() for line in panel.find("rule", stroke=CHANCE)]
@@ -79,7 +79,7 @@ def test_chance_is_one_over_the_number_of_classes(tmp_path, name, dataset):
     ("clean", "robust"), [((0.78, 0.9), (0.1, 0.3)), ((0.3, 0.9), (0.1, 0.8)), ((0.5, 0.9), (0.55, 0.6))]
 )
 @pytest.mark.slow_combinations
-def test_equal_accuracies_lie_on_the_line_as_accurate_as_clean(tmp_path, clean, robust):
+def test_line_of_equality_joins_points_with_equal_accuracies(tmp_path, clean, robust):
     panels = draw("clean-vs-robust", write_accuracies(tmp_path, clean=clean, robust=robust))
     for panel in panels.values():
         (line,) = panel.find("rule", strokeDash=(1, 2))
@@ -100,7 +100,7 @@ def test_points_are_at_their_accuracies(results):
 
 
 @pytest.mark.parametrize("name", ["attacks", "corruptions", "kernel-parameters"])
-def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, name):
+def test_boxes_and_whiskers_are_at_their_quartiles_and_ends(results, name):
     frame = FIGURES[name].compute(results)
     column = "score" if name == "kernel-parameters" else "key"
     groups = dict(list(frame.groupby(column, sort=False)))
@@ -113,7 +113,7 @@ def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, name):
             f"{strength:g}" if strength else "clean" for strength in rows["strength"]
         ]
         assert list(panel.x.pixels) == ticks
-        horizontal = Counter(
+        horizontal_lines = Counter(
             (panel.x.nearest_label(line.points[:, 0].mean()), round(panel.heights(line)[0], 4))
             for line in panel.find("rule")
             if np.ptp(line.points[:, 1]) == 0
@@ -121,7 +121,7 @@ def test_boxes_span_the_quartiles_and_whiskers_the_rest(results, name):
         for tick, row in zip(ticks, rows.itertuples(), strict=True):
             assert (min(boxes[tick]), max(boxes[tick])) == pytest.approx((row.q1, row.q3), abs=2e-5)
             expected = Counter((tick, round(value, 4)) for value in (row.low, row.median, row.high))
-            assert not expected - horizontal
+            assert not expected - horizontal_lines
 
 
 @pytest.mark.parametrize("name", ["attack-curves", "corruption-curves"])
@@ -143,7 +143,7 @@ def test_curves_and_bands_are_at_their_accuracies(few_results, name):
             assert [panel.x.nearest_label(x) for x, _ in line.points] == strengths
 
 
-def test_class_confidences_are_beside_their_class(results):
+def test_class_confidences_are_at_their_class(results):
     frame = FIGURES["class-confidence"].compute(results)
     panels = draw("class-confidence", results)
     for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
@@ -165,7 +165,7 @@ def test_class_confidences_are_beside_their_class(results):
     "name",
     ["rank-correlation-attacks", "rank-correlation-corruptions", "measure-correlations"],
 )
-def test_heat_maps_state_each_number_in_its_row_and_column(results, name):
+def test_heat_maps_show_each_number_in_its_row_and_column(results, name):
     frame = FIGURES[name].compute(results)
     if name == "measure-correlations":
         views = {"": measure_matrix(frame, results)}
@@ -183,7 +183,7 @@ def test_heat_maps_state_each_number_in_its_row_and_column(results, name):
             for x, y in text.points
         }
         expected = {
-            place: f"{value:.2f}".replace("0.", ".").replace("-", "−") for place, value in matrix.stack().items()
+            names: f"{value:.2f}".replace("0.", ".").replace("-", "−") for names, value in matrix.stack().items()
         }
         assert texts == expected
 

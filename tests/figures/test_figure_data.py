@@ -35,7 +35,7 @@ def test_kernel_parameters_count_operations_that_reach_the_output():
     # 0→1 does not reach the output, because 1→2 and 1→3 have no operation.
     spec = make_cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
     assert kernel_parameters(spec) == 1
-    # With operations on 1→2 and 2→3, it reaches the output.
+    # With operations on 1→2 and 2→3, 0→1 reaches the output.
     assert kernel_parameters(make_cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
 
 
@@ -85,7 +85,7 @@ def test_key_correlations_are_kendalls_tau_b(tmp_path):
     assert list(view_of(corruptions, "severity 1").columns) == ["Clean", "Fog"]
 
 
-def test_scores_weigh_evaluations_equally(tmp_path):
+def test_scores_give_all_evaluations_equal_weight(tmp_path):
     # One attack has two epsilons, and the other attack has one.
     accuracies_by_key = {
         "clean": {"0": 0.9, "1": 0.8},
@@ -127,7 +127,7 @@ def test_dataset_correlations_compare_ranks_between_datasets(tmp_path):
         assert tau.to_numpy() == pytest.approx(np.array([[1, -1, 1], [-1, 1, -1], [1, -1, 1]]))
 
 
-def test_image_counts_are_recorded_or_those_of_the_test_split(tmp_path):
+def test_image_counts_are_recorded_or_equal_the_test_split(tmp_path):
     export(tmp_path / "sweep", make_plan([0, 2], ["clean"]))
     assert {*results_of(tmp_path / "sweep").image_counts["clean"][0.0]} == {N_IMAGES}
     published = results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}}))
@@ -306,7 +306,7 @@ def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
     low, high = accuracy_intervals(curves["accuracy"].to_numpy(), 10_000)  # the complete test split
     assert curves["low"].to_numpy() == pytest.approx(low)
     assert curves["high"].to_numpy() == pytest.approx(high)
-    results.__dict__["image_counts"] = results.image_counts * np.nan  # as if the folder did not record it
+    results.__dict__["image_counts"] = results.image_counts * np.nan  # as if the folder did not record the number
     assert FIGURES["attack-curves"].compute_numbers(results)["low"].isna().all()
 
 

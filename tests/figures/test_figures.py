@@ -28,8 +28,8 @@ ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 def find_objects(spec) -> list[dict]:
     """Return all objects in a specification, each before the objects that it contains."""
     children = spec if isinstance(spec, list) else spec.values() if isinstance(spec, dict) else ()
-    own = [spec] if isinstance(spec, dict) else []
-    return own + [spec_object for child in children for spec_object in find_objects(child)]
+    objects = [spec] if isinstance(spec, dict) else []
+    return objects + [spec_object for child in children for spec_object in find_objects(child)]
 
 
 def specify(name, results, **options) -> dict:

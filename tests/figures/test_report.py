@@ -96,13 +96,13 @@ def test_intervals_use_the_number_of_images_of_each_network(tmp_path):
         assert [low[network], high[network]] == pytest.approx(ends, abs=1e-3)
 
 
-def test_place_and_table_follow_the_strongest_attack(tmp_path):
+def test_ranks_and_table_follow_the_strongest_attack(tmp_path):
     clean, fgsm = {"0": 0.9, "2": 0.9, "4": 0.95}, {"0": [0.7, 0.1], "2": [0.6, 0.1], "4": [0.5, 0.1]}
     pgd = {"0": [0.1, None], "2": [0.3, 0.2], "4": [0.2, 0.2]}
     write_results(tmp_path, {"clean": clean, "fgsm": fgsm, "pgd": pgd})
     _, packed = pack(Dataset(tmp_path))
     assert [network["id"] for network in packed["networks"]] == [2, 4, 0]
-    assert packed["networks"][1]["place"].startswith("Rank 2 of 3 by accuracy under PGD, ε = 1/255")
+    assert packed["networks"][1]["rank_text"].startswith("Rank 2 of 3 by accuracy under PGD, ε = 1/255")
     assert (unpack(packed["accuracies"]) == MISSING).sum() == 1
 
 
@@ -178,7 +178,7 @@ def test_page_shows_every_figure(page):
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_headlines_have_the_numbers_of_images_of_their_datasets(tmp_path):
+def test_summaries_state_the_number_of_images_of_their_dataset(tmp_path):
     for name, n_images in (("cifar10", 80), ("digits", 40)):
         write_results(tmp_path / name, {"clean": {"0": 0.5, "2": 0.9}}, dataset=name)
         write_sweep_json(tmp_path / name, {name: {"clean": [0]}}, {"images": {"count": n_images, "seed": 0}})

@@ -144,8 +144,8 @@ def test_table_sorts_filters_and_turns_pages(tmp_path):
     assert f"#{cells[40]}" in reported["filtered"]
 
 
-def test_network_shows_its_numbers_and_isomorphic_cells_those_of_their_class(dataset, page, tmp_path):
-    twin = next(
+def test_network_section_shows_accuracies_and_resolves_isomorphic_cells(dataset, page, tmp_path):
+    isomorph = next(
         index for index, representative in enumerate(nasbench201.isomorphs()) if representative == 21 and index != 21
     )
     reported = open_page_with_script(
@@ -164,7 +164,7 @@ def test_network_shows_its_numbers_and_isomorphic_cells_those_of_their_class(dat
         await until(() => $("cell").querySelector("svg[aria-label]"));
         report("drawing", $("cell").querySelector("svg").getAttribute("aria-label"));
         report("labels", texts("#cell svg text"));
-        submit("TWIN"); report("twin", shown());
+        submit("ISOMORPH"); report("isomorph", shown());
         submit("15625"); report("none", shown());
         submit("5"); report("absent", shown());
         submit($("network-spec").textContent); report("by_spec", shown());
@@ -172,7 +172,7 @@ def test_network_shows_its_numbers_and_isomorphic_cells_those_of_their_class(dat
         const point = svg("clean-vs-robust").querySelector(".mark-symbol.role-mark path");
         click(point);
         report("clicked", [shown()[0], String(point.__data__.datum.architecture)]);
-        """.replace("TWIN", str(twin)),
+        """.replace("ISOMORPH", str(isomorph)),
         "#dataset=cifar10&network=21",
     )
     assert reported["address"] == ["#21", "", "", "#dataset=cifar10&network=21"]
@@ -184,8 +184,8 @@ def test_network_shows_its_numbers_and_isomorphic_cells_those_of_their_class(dat
     assert reported["drawing"] == f"Cell: {', '.join(nasbench201.parse(nasbench201.specs()[21]))}"
     labels = [NasBench201.operation_labels[operation] for operation in nasbench201.parse(nasbench201.specs()[21])]
     assert sorted(text for text in reported["labels"] if text in labels) == sorted(2 * labels)  # with their halos
-    assert reported["twin"] == ["#21", f"#{twin} is isomorphic to this cell. ", ""]
+    assert reported["isomorph"] == ["#21", f"#{isomorph} is isomorphic to this cell. ", ""]
     assert reported["none"][2] == "There is no such cell."
-    assert reported["absent"] == ["#21", f"#{twin} is isomorphic to this cell. ", "Its class was not evaluated."]
+    assert reported["absent"] == ["#21", f"#{isomorph} is isomorphic to this cell. ", "This network was not evaluated."]
     assert reported["by_spec"] == ["#21", "", ""]
     assert reported["clicked"][0] == f"#{reported['clicked'][1]}"

@@ -1,4 +1,4 @@
-"""Claims of the dataset paper: verdicts on constructed results, and on the shipped results as on the page."""
+"""Claims of the dataset paper: verdicts on constructed results, and the page's verdicts on the shipped results."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ SMALL_NETWORK = {"network": {"channels": 8, "cells": 1}}
 
 
 def make_results(accuracies, *, sweep=None, jacobian=None):
-    """Return results with the accuracies {(key, strength): {cell: accuracy}}; without a sweep, published files."""
+    """Return results with accuracies {(key, strength): {cell: accuracy}}; without `sweep`, as from published files."""
     return Results(None, sweep or {}, pd.DataFrame(accuracies), CLASSES, CELLS, pd.Series(jacobian or {}, dtype=float))
 
 
@@ -39,12 +39,12 @@ def plant_all_cells(sign):
         )
         for index, operation in edges.items()
     }
-    differing = {index: index != analyse.BEST_CLEAN for index in edges}
+    is_other = {index: index != analyse.BEST_CLEAN for index in edges}
     return make_results(
         {
-            ("clean", 0.0): {index: 0.9 - 0.05 * n for index, n in differing.items()},
+            ("clean", 0.0): {index: 0.9 - 0.05 * n for index, n in is_other.items()},
             ("pgd", 1.0): robust,
-            ("fog", 3.0): {index: 0.6 - sign * 0.1 * n for index, n in differing.items()},
+            ("fog", 3.0): {index: 0.6 - sign * 0.1 * n for index, n in is_other.items()},
         }
     )
 
@@ -60,12 +60,12 @@ def test_claims_about_all_cells_are_decided_by_planted_effects(sign, expected):
     assert analyse.claim_cell_counts(results).verdict == HOLDS
 
 
-def test_claim_about_a_cell_needs_several_trainings_unless_the_networks_are_the_papers():
+def test_claim_about_a_cell_needs_several_training_runs_for_networks_of_another_size():
     accuracies = {("clean", 0.0): {13714: 0.80, 21: 0.90}}
     claim = analyse.claim_best_cell(make_results(accuracies), 13714, "clean", [analyse.CLEAN])
     assert claim.verdict == FAILS
-    own = make_results(accuracies, sweep=SMALL_NETWORK)
-    claim = analyse.claim_best_cell(own, 13714, "clean", [analyse.CLEAN])
+    small = make_results(accuracies, sweep=SMALL_NETWORK)
+    claim = analyse.claim_best_cell(small, 13714, "clean", [analyse.CLEAN])
     assert (claim.verdict, claim.would_decide) == (UNDECIDED, "two or more training runs per cell")
     close = make_results({("clean", 0.0): {13714: 0.899, 21: 0.90}})
     claim = analyse.claim_best_cell(close, 13714, "clean", [analyse.CLEAN])
@@ -73,7 +73,7 @@ def test_claim_about_a_cell_needs_several_trainings_unless_the_networks_are_the_
     assert claim.would_decide.endswith("images")
 
 
-def test_best_of_some_cells_is_not_the_best_of_all():
+def test_claim_about_the_best_cell_needs_results_of_all_cells():
     accuracies = {("clean", 0.0): {13714: 0.95, 21: 0.90}}
     claim = analyse.claim_best_cell(make_results(accuracies), 13714, "clean", [analyse.CLEAN])
     assert (claim.verdict, claim.would_decide) == (UNDECIDED, "results of the other cells")
@@ -94,7 +94,7 @@ def test_gap_between_pgd_and_apgd_is_judged_by_its_interval(gap, verdict):
     assert claim.would_decide.endswith("cells") == (verdict == UNDECIDED)
 
 
-def test_square_with_fewer_queries_refutes_no_order():
+def test_square_with_fewer_queries_cannot_refute_the_order_of_attacks():
     cells = [*CELLS][:12]
     accuracies = {("fgsm", 2.0): dict.fromkeys(cells, 0.2), ("aa_square", 2.0): dict.fromkeys(cells, 0.6)}
     protocols = {"protocols": [{"key": "aa_square", "parameters": {"queries": 500}}]}
@@ -107,7 +107,7 @@ def test_square_with_fewer_queries_refutes_no_order():
     ("signs", "n_cells", "verdict"),
     [((-1, -1, -1), 20, HOLDS), ((1, -1, -1), 400, FAILS), ((-1, 0, -1), 400, FAILS), ((-1, 0, -1), 20, UNDECIDED)],
 )
-def test_jacobian_must_have_one_sign_at_all_small_epsilons(signs, n_cells, verdict):
+def test_jacobian_claim_needs_one_sign_at_all_small_epsilons(signs, n_cells, verdict):
     cells = [*CELLS][:n_cells]
     norms = np.random.default_rng(0).permutation(len(cells)) / len(cells)
     unrelated = np.random.default_rng(1).permutation(len(cells)) / len(cells)
@@ -119,14 +119,14 @@ def test_jacobian_must_have_one_sign_at_all_small_epsilons(signs, n_cells, verdi
     assert claim.verdict == verdict
 
 
-def test_tau_of_few_distinct_accuracies_is_not_computed():
+def test_tau_estimate_is_none_for_few_distinct_accuracies():
     cells = pd.Index(range(22))
     norms = pd.Series(np.arange(22.0), cells)
     assert analyse.tau_estimate(norms, pd.Series([0.0, 0.002] * 11, cells), 1) is None
     assert analyse.tau_estimate(norms, -norms, 1).value == pytest.approx(-1)
 
 
-def test_cells_with_18_parameters_need_a_factor_of_two():
+def test_claim_about_cells_of_equal_size_needs_a_factor_of_two():
     same_size = [index for index, cell in CELLS.items() if analyse.kernel_parameters(cell) == 18]
     assert len(same_size) == 408
     wide = make_results({("pgd", 1.0): dict(zip(same_size, np.linspace(0.2, 0.45, 408), strict=True))})
@@ -166,34 +166,34 @@ def make_forty(columns):
 
 
 @pytest.mark.parametrize(("within", "verdict"), [(True, HOLDS), (False, FAILS)])
-def test_agreement_within_attacks_is_compared_with_that_between_attacks(within, verdict):
+def test_agreement_within_attacks_is_compared_with_agreement_between_attacks(within, verdict):
     ranking = {("pgd", 1.0): 0, ("fgsm", 2.0): 1 if within else 0, ("fgsm", 1.0): 1, ("pgd", 2.0): 0 if within else 1}
     results = make_forty({column: RANDOM[row] for column, row in ranking.items()})
     assert distributions.claim_within_and_between_attacks(results).verdict == verdict
 
 
 @pytest.mark.parametrize(("is_common", "verdict"), [(False, HOLDS), (True, FAILS)])
-def test_rankings_by_corruptions_are_uncorrelated(is_common, verdict):
+def test_claim_of_uncorrelated_corruptions_follows_planted_rankings(is_common, verdict):
     independent = np.linalg.qr(RANDOM.T - RANDOM.mean(axis=1))[0].T
     results = make_forty({(f"corruption {row}", 3.0): independent[0 if is_common else row] for row in range(5)})
     assert distributions.claim_uncorrelated_corruptions(results).verdict == verdict
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, HOLDS), (-1, FAILS), (0, UNDECIDED)])
-def test_larger_cells_are_more_robust(sign, verdict):
+def test_claim_about_larger_cells_follows_planted_accuracies(sign, verdict):
     results = make_forty({("pgd", 1.0): 0.5 + 0.005 * sign * SIZES + 0.05 * RANDOM[0]})
     assert distributions.claim_kernel_parameters(results).verdict == verdict
 
 
 @pytest.mark.parametrize(("linear", "verdict"), [("fog", HOLDS), ("pgd", FAILS)])
-def test_linearity_is_compared(linear, verdict):
+def test_claim_about_linearity_follows_planted_accuracies(linear, verdict):
     keys = {"fog": 3.0, "pgd": 1.0}
     columns = {(key, strength): RANDOM[0] if key == linear else RANDOM[1] for key, strength in keys.items()}
     assert distributions.claim_linearity(make_forty({("clean", 0.0): RANDOM[0], **columns})).verdict == verdict
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, HOLDS), (-1, FAILS)])
-def test_confidences_fall_where_right_and_have_a_peak_where_wrong(monkeypatch, sign, verdict):
+def test_claims_about_confidences_follow_planted_confidences(monkeypatch, sign, verdict):
     right_changes, wrong_changes = (0.2, 0.1, 0.0), (0.0, 0.2 * (sign > 0), 0.1 * (sign < 0))
     right, wrong = (
         pd.DataFrame({epsilon: 0.5 + sign * change + 0.01 * RANDOM[0] for epsilon, change in changes.items()})
@@ -205,7 +205,7 @@ def test_confidences_fall_where_right_and_have_a_peak_where_wrong(monkeypatch, s
     assert (peaked.verdict == HOLDS) == (sign > 0)
 
 
-def test_rank_correlations_with_weights_are_those_of_repeated_cells():
+def test_weighted_rank_correlations_match_repeated_cells():
     values, counts = np.round(RANDOM[:3].T, 1), np.arange(len(FORTY_CELLS)) % 3
     repeated = pd.DataFrame(np.repeat(values, counts, axis=0))
     weighted = distributions.rank_correlations(values, counts.astype(float))

@@ -1,4 +1,4 @@
-"""R by image distribution: printed decisions follow from printed numbers, claims are judged, the page is generated."""
+"""R by image distribution: published decisions follow from published numbers, and claims are judged by intervals."""
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ def printed():
     return analyse.printed_comparisons()
 
 
-def test_there_are_18_printed_tables_of_six_epochs():
+def test_there_are_18_published_tables_of_six_epochs():
     tables = analyse.printed_tables()
     assert tables.groupby("table").size().tolist() == [6] * 18
     assert tables.loc[~tables["certain"], ["table", "epoch"]].to_numpy().tolist() == [[5, e] for e in (10, 25, 50, 150)]
@@ -32,7 +32,7 @@ def test_there_are_18_printed_tables_of_six_epochs():
     assert set("".join(tables["marks"])) == {comparison.marker for comparison in COMPARISONS}
 
 
-def test_all_printed_markers_but_one_follow_from_printed_numbers(printed):
+def test_all_published_marks_but_one_follow_from_published_numbers(printed):
     certain = printed[printed["certain"]]
     assert (len(printed), len(certain), int(certain["agrees"].sum())) == (126, 118, 117)
     (exception,) = certain[~certain["agrees"]].itertuples()
@@ -54,7 +54,7 @@ def test_p_values_and_intervals_match_scipy(printed):
         assert np.isnan(row.p) or (row.low > 0 or row.high < 0) == (row.p < 0.05)
 
 
-def test_four_marks_are_lost_by_correction_for_126_tests(printed):
+def test_correction_for_126_tests_removes_four_marks(printed):
     marked = printed[(printed["printed"] != "") & printed["p"].notna()]
     lost = marked[marked["printed"] != marked["higher_holm"]]
     assert (len(marked), len(lost)) == (106, 4)
@@ -79,14 +79,14 @@ def test_claim_is_judged_by_the_interval_of_the_difference(mnist, cifar10, sd, v
     assert claim.would_decide.endswith("seeds") == (verdict == UNDECIDED)
 
 
-def test_claim_without_direction_is_judged_on_the_side_that_print_marks():
-    """For LeNet at epoch 25, print marks MNIST above CIFAR-10 → MNIST."""
+def test_claim_without_direction_is_judged_in_the_direction_of_the_published_mark():
+    """For LeNet at epoch 25, the paper marks MNIST above CIFAR-10 → MNIST."""
     (claim,) = analyse.test_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
     assert (claim.verdict, claim.printed) == (HOLDS, "MNIST at epoch 25")
 
 
 @pytest.mark.parametrize(("original", "verdicts"), [(0.51, [UNDECIDED, HOLDS]), (0.6, [HOLDS, HOLDS])])
-def test_control_on_original_images_is_small_or_undecided(original, verdicts):
+def test_control_on_original_images_is_judged_by_its_difference(original, verdicts):
     summaries = make_summaries({"mnist": 0.5, "cifar10": 0.1, "mnist_28": original})
     claims = [claim for claim in analyse.test_claims(summaries) if claim.place == "Section 3.2"]
     assert [claim.verdict for claim in claims] == verdicts
@@ -112,7 +112,7 @@ def test_r_is_measured_for_each_network(tmp_path):
     assert mnist.set_index(["epoch", "seed"]).loc[(1, 1), "r"] == pytest.approx(float(expected))
     np.testing.assert_allclose(mnist["c"], mnist["r"] - 1)
     assert (mnist["r_fitted"] - mnist["r"]).abs().max() < 0.05
-    # accuracy at chance: no R
+    # R is undefined at chance accuracy.
     assert table.loc[table["group"] == "cifar10", "r"].isna().all()
     assert table.loc[table["group"] == "cifar10", "at_chance"].all()
     assert len(curves) == 2 * 2 * 9

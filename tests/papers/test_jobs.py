@@ -28,20 +28,20 @@ def test_yaml_is_valid(path):
 
 
 def test_sweeps_evaluate_snapshots_that_are_trained():
-    """Each sweep of the two works with trainings names recipes, lengths and seeds of a training in the same folder."""
+    """Sweeps of snapshots use only recipes, epochs and seeds that a training YAML in the same folder trains."""
     for path in YAMLS:
         if path.name.startswith("train") or path.parent.name not in {"full", "lenet", "mnist28", "cifar10"}:
             continue
         weights = load_config(path).weights
-        trainings = [
+        training_configs = [
             load_training(other) for other in YAMLS if other.parent == path.parent and other.name.startswith("train")
         ]
-        trainings = [training for training in trainings if training.store == weights.path]
-        recipes = [item for training in trainings for item in training.recipes.items()]
-        assert trainings, path
+        training_configs = [training for training in training_configs if training.store == weights.path]
+        recipes = [item for training in training_configs for item in training.recipes.items()]
+        assert training_configs, path
         names = [weights.recipe] if isinstance(weights.recipe, str) else weights.recipe or ()
         assert {*names} <= {name for name, _ in recipes}, path
-        assert {*weights.seeds} <= {seed for training in trainings for seed in training.seeds}, path
+        assert {*weights.seeds} <= {seed for training in training_configs for seed in training.seeds}, path
         for epochs in weights.epochs or ():
             assert any(epochs in {recipe.epochs, *(recipe.snapshots.epochs or ())} for _, recipe in recipes), path
 

@@ -33,7 +33,7 @@ def test_import_rounds_pixels_and_keeps_labels(tmp_path):
     np.testing.assert_array_equal(made.read("labels"), labels)
 
 
-def test_judge_counts_images_whose_label_differs_from_that_of_their_start(tmp_path):
+def test_judge_counts_images_whose_label_differs_from_the_label_of_their_start(tmp_path):
     pixels = np.zeros((4, 3, 1, 1), np.uint8)
     pixels[np.arange(4), [1, 2, 1, 0]] = 255  # the judge returns the brightest channel
     made = LabelledImages(pixels, np.array([1, 2, 0, 1]))
@@ -43,7 +43,7 @@ def test_judge_counts_images_whose_label_differs_from_that_of_their_start(tmp_pa
     assert fractions == pytest.approx((2 / 3, 1 / 3))
 
 
-def test_dynamics_are_measured_on_correct_images(tmp_path):
+def test_dynamics_are_measured_on_correctly_classified_images(tmp_path):
     def accuracy(architecture, dataset, weights, key, strength):
         late = weights.steps == 1250
         if key == "clean":
@@ -57,7 +57,7 @@ def test_dynamics_are_measured_on_correct_images(tmp_path):
         analyse.measure_dynamics(read_trained([export])).set_index(["run", "curve", "iteration"])["mean"].sort_index()
     )
     assert curves["std", "clean"].to_dict() == {625: 0.5, 1250: 0.8}
-    # the images that stay correct under attack are among the correct ones
+    # Images that are correct under attack are also correct without it.
     assert curves["std", "asr rot30", 1250] == pytest.approx(1 - 0.2 / 0.8)
     assert curves["std", "asr pgd_linf7:0.5", 625] == pytest.approx(1 - 0.4 / 0.5)
 
@@ -100,7 +100,7 @@ def make_dynamics(values_by_curve):
     return pd.DataFrame(rows, columns=["run", "curve", "iteration", "n", "mean"])
 
 
-def test_flat_curves_have_no_sign():
+def test_claims_about_flat_curves_are_undecided():
     rising, flat = np.linspace(0.1, 0.9, 8), [0.5, 0.6, 0.4, 0.55, 0.45, 0.61, 0.5, 0.56]
     curves = {("std", f"asr pgd_linf7:{epsilon}"): rising for epsilon in ("0.5", "1", "2")}
     curves |= {(run, f"asr {key}"): flat for run in ("std", "std*") for key in analyse.SPATIAL}
@@ -132,12 +132,12 @@ def plant_candidates(effects, spread=0.01):
         ({"D*": 0.1, "D_R*": 0.2, "D_R": 0.1, "G-ResNet-18": -0.1, "STN-ResNet-18": -0.1}, [FAILS, HOLDS, FAILS]),
     ],
 )
-def test_equivariance_is_judged_over_pairs_of_networks(effects, verdicts):
+def test_claims_on_equivariance_follow_planted_effects(effects, verdicts):
     claims = [*analyse.claims_on_equivariance(plant_candidates(effects))]
     assert [claim.verdict for claim in claims] == verdicts
 
 
-def test_best_candidate_is_chosen_on_either_half():
+def test_best_candidate_depends_on_the_half_of_the_images():
     rows = [
         ("rot30", "D", "STN-ResNet-18", "d-std-high", 0.5, 0.7),
         ("rot30", "D", "STN-ResNet-34", "d-std-low", 0.6, 0.4),
@@ -148,7 +148,7 @@ def test_best_candidate_is_chosen_on_either_half():
     assert "raises their accuracy by 10.0 points" in analyse.effect_of_selection(frame)
 
 
-def test_equivariance_halves_are_disjoint(tmp_path):
+def test_halves_of_the_images_are_disjoint(tmp_path):
     weights = make_weights("d-std", (3,), (0, 1))
     export = write_trained(
         tmp_path / "e",
@@ -162,7 +162,7 @@ def test_equivariance_halves_are_disjoint(tmp_path):
     assert (frame["validation"] + frame["mean"]).to_dict() == pytest.approx({"clean": 1.6, "rot30": 0.6})
 
 
-def test_accuracies_of_trained_networks_have_no_clean_rows_under_attack(tmp_path):
+def test_read_accuracies_of_an_attack_has_no_clean_rows(tmp_path):
     networks = {"cifar10": {"resnet18-w8": make_weights("mix-0", (3,), (0,))}}
     export = write_trained(tmp_path / "e", networks, {"clean": (), "pgd_l2": (0.25, 0.5)}, lambda *_: 0.5)
     frame = read_accuracies(read_trained([export]), "cifar10", "pgd_l2")

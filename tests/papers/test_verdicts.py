@@ -1,4 +1,4 @@
-"""Verdicts follow from intervals, and the number of units that would decide an open claim really decides it."""
+"""Verdicts follow from intervals, and the stated number of units is the smallest that decides an undecided claim."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_judge_decides_by_position_of_intervals(intervals, verdict):
     assert judge(Estimate((low + high) / 2, low, high, 5) for low, high in intervals) == verdict
 
 
-def test_mean_interval_is_students_and_unknown_for_one_value():
+def test_mean_interval_is_students_t_interval_and_nan_for_one_value():
     values = [0.3, 0.5, 0.4, 0.7]
     expected = stats.ttest_1samp(values, 0).confidence_interval()
     estimate = mean_estimate(values)
@@ -82,7 +82,7 @@ def test_units_to_decide_are_the_fewest_whose_interval_excludes_zero(groups, mea
     assert judge([estimate(n - 1)]) == UNDECIDED
 
 
-def test_description_uses_the_least_certain_part_and_what_is_available():
+def test_description_uses_the_least_certain_part_and_the_available_units():
     parts = [Estimate(0.1, -0.1, 0.3, 10), Estimate(0.01, -0.19, 0.21, 10), Estimate(0.5, 0.4, 0.6, 10)]
     n = units_to_decide(parts[1])
     assert describe_units(parts, "seeds") == f"about {n:,.0f} seeds"

@@ -1,4 +1,4 @@
-"""Documents call benchmarks with valid options; the benchmarks of a GPU and of a user's loop run."""
+"""Documents call benchmarks with valid options; the GPU benchmark and the plain-loop benchmark run."""
 
 import argparse
 import re

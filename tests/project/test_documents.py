@@ -1,4 +1,4 @@
-"""Examples in the documentation run unchanged on a dataset like the demo's; commands and links in it are valid."""
+"""Examples in the documentation run on a dataset like the demo's; commands and links in the pages are valid."""
 
 import os
 import re
@@ -72,7 +72,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in documents() if examples(page, "py")])
-def test_names_that_unexecuted_examples_import_exist(page):
+def test_unexecuted_examples_import_existing_names(page):
     for block in examples(page, "py"):
         for module, names in re.findall(r"^from ((?:robust201|jobs)\S*) import (.+)$", block, re.M):
             for name in names.split(", "):

@@ -38,7 +38,7 @@ OTHER_MESSAGES = {
 
 
 def template_of(node: ast.expr) -> str | None:
-    """Return a message as text in which ``{}`` stands for each value; None if the message is no literal."""
+    """Return a message as text in which ``{}`` stands for each value; None if the message is not a literal."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -101,7 +101,7 @@ def test_misspelled_names_get_the_closest_name(table, data):
 
 
 @given(st.text(max_size=40))
-def test_unlike_names_get_a_list_of_known_names(name):
+def test_dissimilar_names_get_a_list_of_known_names(name):
     suggestion = did_you_mean(name, ("accuracy", "confidence"))
     assert suggestion == " Known: accuracy, confidence." or "Did you mean" in suggestion
     assert did_you_mean(name, ()) == ""

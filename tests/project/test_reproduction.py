@@ -37,10 +37,8 @@ def test_reproduction_totals_equal_verdicts_in_table():
 
 
 def test_reproduction_summaries_agree_with_totals():
-    items, printed, small, part, none = read_totals()["all"]
-    summary = (
-        f"Of {items} items, {printed} are reproduced as printed, {small} at small scale, {part} in part and {none} not."
-    )
+    summary = "Of {} items, {} are reproduced as printed, {} at small scale, {} in part and {} not."
+    summary = summary.format(*read_totals()["all"])
     for page in (DOCS / "reproduction.md", REPOSITORY / "README.md"):
         assert summary in " ".join(page.read_text().split())
 

@@ -52,7 +52,7 @@ def list_reference() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", list_reference(), ids=lambda page: page.stem)
-def test_committed_reference_is_what_the_code_generates(page):
+def test_committed_reference_matches_the_generated_reference(page):
     assert "<!-- generated: " in page.read_text()
     assert fill(page.read_text()) == page.read_text(), "run: python -m docs._site.generated"
 

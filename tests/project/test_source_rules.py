@@ -34,10 +34,10 @@ def device_names(path: Path) -> Iterator[str]:
             yield "'cuda'"
 
 
-def test_only_the_module_of_the_device_names_cuda():
-    found = {module_path(path): set(device_names(path)) for path in list_sources()}
-    assert {file for file, names in found.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
-    assert found["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
+def test_only_the_device_module_names_cuda():
+    names_in = {module_path(path): set(device_names(path)) for path in list_sources()}
+    assert {file for file, names in names_in.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
+    assert names_in["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}
 
 
 # --- Code that generates images, random numbers and ids avoids functions whose results depend on the processor ------

@@ -13,7 +13,7 @@ def use_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0})
 
 
-def test_search_writes_table_and_csv(robust201, planted_optimum_folder, tmp_path):
+def test_search_prints_table_and_writes_csv(robust201, planted_optimum_folder, tmp_path):
     out = tmp_path / "table.csv"
     result = robust201(
         "search",

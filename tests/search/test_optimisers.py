@@ -114,7 +114,7 @@ def test_bananas_beats_random_search_early(planted_clean_benchmark):
     assert bananas_values.min() > np.quantile(random_values, 0.9)
 
 
-def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted_clean_benchmark):
+def test_local_search_continues_from_the_best_start_without_repeated_queries(planted_clean_benchmark):
     (queried,) = run_traces("local", planted_clean_benchmark, (0,), n_queries=300)
     assert len({*queried}) == len(queried)
     values = planted_clean_benchmark.values
@@ -122,7 +122,7 @@ def test_local_search_continues_from_the_best_start_and_repeats_no_query(planted
     assert queried[10] in planted_clean_benchmark.cells.neighbours(start)
 
 
-def test_the_first_of_equally_good_cells_is_the_best(cells):
+def test_best_returns_the_first_of_equally_good_cells(cells):
     values = np.zeros(15_625)
     values[[7, 9]] = 1.0
     assert Benchmark(cells, values).best(np.array([[3, 5, 7, 9], [9, 7, 5, 3]])).tolist() == [7, 9]

@@ -1,4 +1,4 @@
-"""Repeated searches report optima and means, including on other datasets."""
+"""Repeated searches report optima, and means over runs."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""Analyses of a dataset's results: rankings, means, comparisons, correlations with measures, design of cells."""
+"""Analyses of a dataset's results: rankings, means, comparisons, correlations with measures, effects of operations."""

@@ -54,7 +54,7 @@ def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) 
     if other_files:
         raise ConfigError(
             f"Auditing failed for {out}: expected a new folder or the folder of a previous audit, got a folder that "
-            f"contains {other_files[0]}. Move these files away."
+            f"contains {other_files[0]}. Move other files away."
         )
     auditable_keys = [
         key
@@ -95,9 +95,9 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> pd.DataFrame:
 
     Returns:
         One row per network, key and strength: `dataset`, `architecture`, `weights`, `key`, `strength`, `n_images`; the
-        numbers of images that are classified correctly under the attack of each engine (`reference`, `fused`) and of
-        only this engine (`only_reference`, `only_fused`); `p_value` (McNemar's exact test, two-sided),
-        `adjusted_p_value` (Holm's method over all rows), and `differs` (whether this is below `AUDIT_LEVEL`).
+        numbers of images that are classified correctly under each engine's attack (`reference`, `fused`), and under
+        only this engine's attack (`only_reference`, `only_fused`); `p_value` (McNemar's exact test, two-sided),
+        `adjusted_p_value` (Holm's method over all rows), and `differs` (whether it is below `AUDIT_LEVEL`).
 
     Raises:
         InputError: bad input; nothing was started.

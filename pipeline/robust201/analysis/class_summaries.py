@@ -17,7 +17,6 @@ from robust201.dataset.reader import Dataset
 
 Array = NDArray[np.float64]
 
-
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
 """Mean confidences of an architecture over the images of all classes: the first columns of `iter_class_summaries`."""
 
@@ -38,9 +37,7 @@ def summarise_classes(
 def iter_class_summaries(
     reader: Dataset, dataset: str, keys: Sequence[str], measure: str
 ) -> Iterator[tuple[str, float, Array]]:
-    """Iterate over the summaries that figures show.
-
-    Only the values of one key are in memory at a time.
+    """Iterate over the summaries that figures show, with the values of only one key in memory at a time.
 
     Yields:
         Key, strength and summary, in the order of `keys` and of ascending strengths. For ``cm``, the summary is the sum
@@ -79,10 +76,9 @@ def confidence_quartiles(reader: Dataset, dataset: str, keys: Sequence[str]) -> 
     """Summarise confidences over the architectures.
 
     Returns:
-        One row per key, strength, confidence and class: `key`, `strength`, `confidence` (one of
-        `CONFIDENCES` or `CLASS_CONFIDENCES`), `class` (-1 for `CONFIDENCES`), `q1`, `median`, `q3`, `n` (number of
-        architectures that have images of this kind).
-        Rows with `n` 0 are left out.
+        One row per key, strength, confidence and class: `key`, `strength`, `confidence` (one of `CONFIDENCES` or
+        `CLASS_CONFIDENCES`), `class` (-1 for `CONFIDENCES`), `q1`, `median`, `q3`, `n` (number of architectures that
+        have images to average over). Rows with an `n` of 0 are left out.
     """
     frames = []
     for key, strength, values in iter_class_summaries(reader, dataset, keys, "confidence"):

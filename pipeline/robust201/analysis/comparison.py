@@ -33,7 +33,7 @@ class Comparison:
     Attributes:
         table: one row per pair of networks, key and strength.
         notices: warnings that a network's accuracies are doubtful, by network.
-        missing: by network, evaluations that it lacks and another network has; they are not compared.
+        missing: for each network, the evaluations that only other networks have; they are not compared.
     """
 
     table: pd.DataFrame
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """One sentence per pair of networks: which is significantly more accurate, how often, and by how much.
+        """One sentence per pair of networks: which one is significantly more accurate, how often, and by how much.
 
         Notices and missing evaluations come first.
         """
@@ -111,8 +111,8 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
         keys: keys, or keys at a strength such as ``pgd:8/255``, to compare; None compares all.
 
     Raises:
-        ConfigError: the images differ, or two evaluations have no key
-            and strength in common, or use different parameters for a key.
+        ConfigError: the images differ, or two evaluations have no key and strength in common, or use different
+            parameters for a key.
     """
     check_same_images(evaluations)
     tables = [_compare_pair(first, second, evaluations, keys) for first, second in combinations(evaluations, 2)]

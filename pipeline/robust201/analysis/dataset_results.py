@@ -48,7 +48,7 @@ class DatasetResults:
         accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style
             (``pgd``, not ``pgd@Linf``) and in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a
             missing evaluation is NaN.
-        folder: results of all the folder's datasets, including these, for figures across datasets.
+        folder: results of all datasets in the folder, including this dataset, for figures across datasets.
         measure_folders: readers of further folders, whose measures are correlated with the accuracies.
     """
 
@@ -186,12 +186,12 @@ class DatasetResults:
 def read_measures(reader: Dataset, name: str, weights: str | None = None) -> pd.DataFrame:
     """Read a dataset's measures for the weights with this name (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
-    chosen = reader.with_weights(weights)
-    for key in chosen.keys_measure + chosen.keys_other:
-        for measure in chosen.measurements(name, key):
-            if measure in MEASUREMENTS or not chosen.has(name, key, measure):
+    reader_of_weights = reader.with_weights(weights)
+    for key in reader_of_weights.keys_measure + reader_of_weights.keys_other:
+        for measure in reader_of_weights.measurements(name, key):
+            if measure in MEASUREMENTS or not reader_of_weights.has(name, key, measure):
                 continue
-            frame = chosen.read_table(name, key, measure)
+            frame = reader_of_weights.read_table(name, key, measure)
             if frame["value"].dtype.kind == "f":
                 for strength, values_at_strength in frame.groupby("strength"):
                     columns[key, measure, float(str(strength))] = values_at_strength.set_index("architecture")["value"]

@@ -35,7 +35,7 @@ class KeyResults(NamedTuple):
     """Results of a network on N images under one key.
 
     Attributes:
-        rows: rows of the table, by column name and in ascending order of strengths.
+        rows: rows of the table (values by column name), by ascending strength.
         protocol: the parameters and all other fields that affect the numbers.
         outcomes: (N,) bool by strength: whether each image was classified correctly. Measures have none.
         distances: (N,) sizes of the smallest perturbations for pixels in [0, 1]; None if the key does not find any.
@@ -57,7 +57,7 @@ class KeyResults(NamedTuple):
         return self._replace(rows=rows, outcomes=outcomes)
 
     def merge(self, other: "KeyResults") -> "KeyResults":
-        """Return both results; `other` wins at common strengths, and replaces all results if it has distances."""
+        """Return the union of the results; `other` replaces common strengths, or everything if it has distances."""
         if other.distances is not None:
             return other
         rows = {row["strength"]: row for row in (*self.rows, *other.rows)}
@@ -80,8 +80,8 @@ class Evaluation:
     Attributes:
         network: name of the network's class.
         network_sha256: digest of the network's code, settings, tensors and normalisation; empty if it is unknown.
-        logits: logits of the first images, to distinguish networks with equal `network_sha256` that call different code
-            outside their classes; empty if they are unknown.
+        logits: logits of the first images, to distinguish networks with equal `network_sha256` whose classes call
+            different functions of other modules; empty if they are unknown.
         images_sha256: digest of images and labels; comparisons require equal digests.
         image_shape: (channels, height, width) of the images; empty if it is unknown.
         positions: (N,) positions of the evaluated images in the input, which has more images if a subset was evaluated.
@@ -145,7 +145,7 @@ class Evaluation:
 
     @property
     def protocols(self) -> dict[str, Mapping[str, Any]]:
-        """By key, the parameters and all other fields that affect the numbers."""
+        """The protocol of each key: the parameters and all other fields that affect the numbers."""
         return {key: result.protocol for key, result in self.results.items()}
 
     def find(self, names: str | Sequence[str]) -> list[KeyAndStrength]:
@@ -155,11 +155,11 @@ class Evaluation:
             ConfigError: a name has no evaluation.
         """
         known = list(self.evaluations)
-        found: dict[KeyAndStrength, None] = {}
+        selected: dict[KeyAndStrength, None] = {}
         for name in [names] if isinstance(names, str) else names:
             keys = expand_keys([name])
-            matches = [each for each in known if each[0] in keys] or [
-                each for each in known if each == self._parse(name)
+            matches = [pair for pair in known if pair[0] in keys] or [
+                pair for pair in known if pair == self._parse(name)
             ]
             if not matches:
                 terms = [format_term(key, strength, self.unit_of(key)) for key, strength in known]
@@ -167,11 +167,11 @@ class Evaluation:
                     f"Looking up evaluations failed for {name!r}: it was not evaluated."
                     f"{did_you_mean(name, dict.fromkeys([*terms, *self.results]))}"
                 )
-            found |= dict.fromkeys(matches)
-        return list(found)
+            selected |= dict.fromkeys(matches)
+        return list(selected)
 
     def _parse(self, name: str) -> KeyAndStrength | None:
-        """Return the key and strength that a name such as ``pgd:8/255`` means; None for other names."""
+        """Parse a key at a strength, such as ``pgd:8/255``; return None for other names."""
         key, text = parse_term(name)
         try:
             return (key, parse_strength(text, self._constraint_of(key))) if key in self.results else None
@@ -191,7 +191,7 @@ class Evaluation:
 
     @property
     def summary(self) -> str:
-        """Sentences with the clean accuracy and, by norm ball, the fraction of images that withstand every attack."""
+        """Sentences with the clean accuracy and, for each norm ball, the fraction of images that no attack fools."""
         balls: dict[tuple[Constraint, float], list[str]] = {}
         evaluations = self.evaluations
         for key, strength in evaluations:
@@ -310,7 +310,7 @@ def read_saved(
     if different := list(_list_differences(saved, expected, protocols, strengths)):
         raise ConfigError(
             f"Continuing an evaluation failed for {folder / FILE_NAME}: expected results of the same network, images "
-            f"and parameters, got other {', '.join(different)}. Use the same ones, or choose another folder."
+            f"and parameters, but these differ: {', '.join(different)}. Use the same ones, or choose another folder."
         )
     return saved
 

@@ -18,12 +18,12 @@ _FORMAT = 2
 
 
 def is_evaluation(folder: Path) -> bool:
-    """Return whether a folder has the file of an evaluation."""
+    """Return whether a folder contains a saved evaluation."""
     return (folder / FILE_NAME).exists()
 
 
 def write_content(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write the content of an evaluation, JSON values and arrays, to a folder, in place of an earlier one."""
+    """Write the content of an evaluation (JSON values and arrays) to a folder, and replace an earlier evaluation."""
     make_folder(folder)
     document = {"robust201_evaluation": _FORMAT, "sha256": _digest(content), "content": content}
     write_text(folder / FILE_NAME, json.dumps(document, default=np.ndarray.tolist))
@@ -39,7 +39,7 @@ def read_content(folder: Path) -> dict[str, Any]:
     path = folder / FILE_NAME
     if not path.exists():
         raise ResultsError(
-            f"Reading an evaluation failed for {folder}: expected the file {FILE_NAME}, got none. Write it with "
+            f"Reading an evaluation failed for {folder}: the file {FILE_NAME} is missing. Write it with "
             "evaluate(…, save=FOLDER) or --save FOLDER."
         )
     try:
@@ -63,12 +63,12 @@ def read_content(folder: Path) -> dict[str, Any]:
 
 
 class StageFile:
-    """Progress of AutoAttack in a folder, ``<key>-<digest>.stages`` (.npz), until the key's results are saved.
+    """File ``<key>-<digest>.stages`` (.npz) with the progress of AutoAttack, until the key's results are saved.
 
     Args:
         folder: the folder of the evaluation.
         key: the key.
-        identity: JSON value of everything that affects the results; the file's name contains its digest.
+        identity: JSON value of everything that affects the results; the file's name contains the value's digest.
     """
 
     def __init__(self, folder: Path, key: str, identity: Any) -> None:
@@ -84,7 +84,7 @@ class StageFile:
             return None
 
     def save(self, arrays: Mapping[str, Any]) -> None:
-        """Write arrays by name in place of earlier ones."""
+        """Write arrays by name, and replace an earlier file."""
         with atomic_write(self._path) as stream:
             np.savez_compressed(stream, **arrays)
 

@@ -25,11 +25,11 @@ ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 class EvaluationProgress:
     """Progress of an evaluation, updated by the evaluation and read by a display in another thread.
 
-    Passes of images through the network are counted as forward-pass equivalents; a gradient costs three.
+    Passes of images through the network are counted in forward passes; a gradient counts as three.
 
     Attributes:
         costs: estimated passes of each key, in the order of the evaluation.
-        stage_costs: estimated passes of each attack of an ensemble, per image that it attacks, by key.
+        stage_costs: for each ensemble, the estimated passes of each of its attacks per attacked image.
         key: the key that is being evaluated; empty before the first key.
         strengths: text with the key's strengths.
         stage: text with the current attack of an ensemble; empty for other keys.
@@ -65,9 +65,9 @@ class EvaluationProgress:
         self.key, self.stage, self._n_strengths, self._passes_of_key = task.key, "", len(strengths), 0.0
 
     def begin_stage(self, number: int, key: str, n_images: int) -> None:
-        """Record that the attack `key` of an ensemble begins, and how many images are left, over all strengths.
+        """Record that the attack `key` of an ensemble begins on `n_images`, the remaining images of all strengths.
 
-        The estimate of the ensemble is made again, because an attack receives only images that withstood the others.
+        The ensemble's cost is estimated again, because an attack receives only images that withstood earlier attacks.
         """
         stage_costs = self.stage_costs[self.key]
         fraction = n_images / max(1, self.n_images * self._n_strengths)
@@ -75,7 +75,7 @@ class EvaluationProgress:
         self.costs[self.key] = self._passes_of_key + n_images * sum(stage_costs[number - 1 :])
 
     def add_passes(self, count: int) -> None:
-        """Add to the number of passes."""
+        """Count further passes."""
         self._passes += count
         self._passes_of_key += count
 
@@ -126,10 +126,10 @@ def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
 @contextmanager
 def _calling_repeatedly(function: Callable[[], object], seconds: float) -> Iterator[None]:
     """Call a function at intervals in a separate thread, because an attack can take minutes until its next result."""
-    ended = threading.Event()
+    is_finished = threading.Event()
 
     def repeat() -> None:
-        while not ended.wait(seconds):
+        while not is_finished.wait(seconds):
             function()
 
     thread = threading.Thread(target=repeat, name="progress of evaluate", daemon=True)
@@ -137,5 +137,5 @@ def _calling_repeatedly(function: Callable[[], object], seconds: float) -> Itera
     try:
         yield
     finally:
-        ended.set()
+        is_finished.set()
         thread.join()

@@ -1,4 +1,4 @@
-"""The evaluation of a user's network under one key after the other, and warnings about weak attacks."""
+"""The evaluation of a user's network, key by key, and warnings about weak attacks."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Run:
         protocols: protocol of each key.
         shown: the displayed progress.
         options: the caller's arguments.
-        empty: the evaluation without results.
+        empty: evaluation of the network and images that has no results yet.
     """
 
     context: Context
@@ -75,7 +75,7 @@ class Run:
         return StageFile(Path(self.options.save), key, [network, images, self.protocols[key], strengths])
 
     def count(self, n_evaluations: int) -> None:
-        """Add to the number of complete evaluations, and report it to the caller."""
+        """Count further complete evaluations, and report their total number to the caller."""
         self.shown.n_evaluations_done += n_evaluations
         if not isinstance(self.options.progress, bool):
             self.options.progress(self.shown.n_evaluations_done, self.shown.n_evaluations)
@@ -111,8 +111,8 @@ def evaluate_keys(run: Run, keys: RequestedKeys, saved: Mapping[str, KeyResults]
         if task.key == "clean":
             _report_chance(run, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), notices)
         if run.options.save is not None:
-            of_key = {task.key: results[task.key]}
-            dataclasses.replace(run.empty, results=of_key, notices=tuple(notices)).save(run.options.save)
+            new_results = {task.key: results[task.key]}
+            dataclasses.replace(run.empty, results=new_results, notices=tuple(notices)).save(run.options.save)
             delete_stages(Path(run.options.save), task.key)
     return dataclasses.replace(run.empty, results=results, notices=tuple(notices))
 
@@ -130,7 +130,7 @@ def _complete(run: Run, task: Task, parameters: Parameters, saved: KeyResults | 
 
 def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tuple[float, ...]:
     """Return the strengths of a key that are not saved."""
-    return tuple(each for each in parameters.strengths if saved is None or each not in saved.strengths)
+    return tuple(value for value in parameters.strengths if saved is None or value not in saved.strengths)
 
 
 def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]) -> KeyResults:
@@ -177,7 +177,7 @@ def logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
 
 
 def head(images: ImageSet, count: int | None) -> ImageSet:
-    """Return the first `count` images, or all."""
+    """Return the first `count` images; None returns all."""
     return dataclasses.replace(
         images, images=images.images[:count], labels=images.labels[:count], indices=images.indices[:count]
     )
@@ -187,9 +187,9 @@ def _count_passes(context: Context, task: Task, parameters: Parameters, image_se
     """Return the passes per image and strength; they are counted for a user's attack that does not declare them."""
     if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
         return parameters.n_passes(image_set.n_classes)
-    few = head(image_set, _COUNTED_IMAGES)
-    resident = copy_to_device(few, context.classifier.device)
-    request = Request(parameters.strengths, resident.pixels, resident.labels, few.indices)
+    first_images = head(image_set, _COUNTED_IMAGES)
+    resident = copy_to_device(first_images, context.classifier.device)
+    request = Request(parameters.strengths, resident.pixels, resident.labels, first_images.indices)
     context = dataclasses.replace(context, key=task.key)
     return count_passes(task.function.load(), task.function_parameters, context, request)
 
@@ -272,7 +272,7 @@ def measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
 def describe_weak_attacks(
     rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_fraction: float
 ) -> list[str]:
-    """Return one warning about each sign of weak attacks, such as a weaker attack that fools more images."""
+    """Return one warning per type of sign of weak attacks, such as weaker attacks that fool more images."""
     results: dict[KeyAndStrength, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
     for row in rows:
         if "accuracy" in row:
@@ -286,7 +286,7 @@ def describe_weak_attacks(
             flags_by_check.setdefault(flag.check, []).append(flag)
     messages = []
     for first, *others in flags_by_check.values():
-        flag = max([first, *others], key=lambda each: each.networks[0][1] - each.networks[0][2])
+        flag = max([first, *others], key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
         more = f" {len(others):,} more such sign{'s' if len(others) > 1 else ''}." if others else ""
         messages.append(f"{flag.message}{more} See docs/trust.md.")
     return messages

@@ -77,7 +77,7 @@ class UserNetwork(NamedTuple):
 def read_network(
     text: str, name: str = "", keys: Sequence[str] | None = None, data: str | None = None
 ) -> dict[str, Evaluation | UserNetwork]:
-    """Return the network that a text names, or the networks of a dataset, by name; user files are not executed yet.
+    """Return the networks that a text names, by name, without executing user files.
 
     Args:
         text: see the module's docstring.
@@ -110,7 +110,7 @@ def read_network(
         )
         raise ConfigError(
             f"Reading networks failed for {text!r}: expected a saved evaluation (a folder of --save), FILE:FUNCTION or "
-            f"DATASET:ARCHITECTURE, got {'another path' if Path(rest).exists() else 'no such path'}. "
+            f"DATASET:ARCHITECTURE, got {'a path of another type' if Path(rest).exists() else 'a missing path'}. "
             f"{advice}, or correct the name."
         )
     return {name or rest.partition(",")[0]: parse_user_network(rest)}

@@ -119,7 +119,7 @@ class Options:
 
 
 def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
-    """If labels come from class folders, check that the network has as many classes as there are folders."""
+    """Check that there are as many class folders as classes of the network, if labels come from class folders."""
     n_folders = len(images.class_names)
     if n_folders not in {0, classifier.n_classes}:
         raise DatasetError(
@@ -176,7 +176,7 @@ def _check_shape(images: ImageSet, task: Task, parameters: Parameters) -> None:
     else:
         activity, reason = "Attacking", parameters.unsupported_shape_reason(*images.images.shape[2:])
     if reason is not None:
-        raise DatasetError(f"{activity} images failed for {task.key!r}: {reason} Change them, or leave the key out.")
+        raise DatasetError(f"{activity} images failed for {task.key!r}: {reason} Change the images, or omit the key.")
 
 
 def normalisation_of(classifier: Classifier) -> Normalisation:

@@ -1,4 +1,4 @@
-"""Ranking of a dataset's networks by accuracies, with intervals and ties; figures and pages order networks by it."""
+"""Ranking of a dataset's networks by accuracy, with intervals and ties, as in figures and on pages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,10 +43,10 @@ class Ranking:
             Holm's method), `tied` (whether the network is the best or does not differ significantly from it; false for
             a single network) and `n_images`. Intervals and p-values are NaN if the number of images is unknown.
         labels: label of each evaluation.
-        order: name of the evaluation that orders the networks; empty without accuracies.
-        networks: label of each network, in this order.
-        summary: sentence on the best network by this evaluation, and on the networks tied with it.
-        basis: note on networks that are not shown, the number of images and the tests.
+        order: name of the evaluation that orders the networks; empty if there are no accuracies.
+        networks: label of each network in the table, by id, in the order of the ranking.
+        summary: sentence on the best network by the evaluation `order`, and on the networks tied with it.
+        basis: note on the number of networks that are left out, the number of images and the tests.
     """
 
     table: pd.DataFrame
@@ -87,15 +87,15 @@ class Ranking:
 def rank_networks(
     results: DatasetResults, names: Sequence[str] | None = None, *, max_networks: int | None = None
 ) -> Ranking:
-    """Rank networks by several accuracies.
+    """Rank networks by several accuracies, in the order of the first evaluation other than clean.
+
+    By default, the order is that of the strongest attack (see `_attacks_on_most_networks`), if there are attacks.
 
     Args:
         results: results of the networks.
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8/255``, ``corruption``; by default those
             of `default_names`.
-        max_networks: maximum number of networks in the table, the best first; None for all. Networks are ordered by the
-            first evaluation other than clean or, without `names`, by the strongest of the attacks with
-            results for the most networks.
+        max_networks: maximum number of networks in the table, the best first; None for all.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -108,13 +108,13 @@ def rank_networks(
     not_clean = [standing for standing in standings if standing["evaluation"].iloc[0] != CLEAN]
     attacks = [] if names is not None else _attacks_on_most_networks(results, standings)
     # The strongest attack has the lowest mean accuracy.
-    first = min(attacks, key=lambda each: float(each["accuracy"].mean()), default=[*not_clean, *standings][0])
-    # Networks that lack the accuracy that orders them come last.
-    ranked = list(dict.fromkeys(each for standing in (first, *standings) for each in standing["network"]))
+    first = min(attacks, key=lambda standing: float(standing["accuracy"].mean()), default=[*not_clean, *standings][0])
+    # Networks without results under the first evaluation come last.
+    ranked = list(dict.fromkeys(network for standing in (first, *standings) for network in standing["network"]))
     shown = ranked[:max_networks]
     note = f"The best {len(shown):,} of {len(ranked):,} networks. " if len(shown) < len(ranked) else ""
     tables = [
-        standing.set_index("network").loc[[each for each in shown if each in standing["network"].array]].reset_index()
+        standing.set_index("network").loc[[name for name in shown if name in standing["network"].array]].reset_index()
         for standing in standings
     ]
     return Ranking(
@@ -134,13 +134,13 @@ def _attacks_on_most_networks(results: DatasetResults, standings: Sequence[pd.Da
     networks, because means over different networks are not comparable.
     """
     balls = [
-        results.reader.norm_ball_of(require_evaluations(results, each["evaluation"].iloc[0])[0][0])
-        for each in standings
+        results.reader.norm_ball_of(require_evaluations(results, standing["evaluation"].iloc[0])[0][0])
+        for standing in standings
     ]
-    chosen = LINF if LINF in balls else next((ball for ball in balls if ball is not None), None)
-    attacks = [each for each, ball in zip(standings, balls, strict=True) if ball is not None and ball == chosen]
-    most = {*max(attacks, key=len)["network"]} if attacks else set()
-    return [each for each in attacks if {*each["network"]} == most]
+    common_ball = LINF if LINF in balls else next((ball for ball in balls if ball is not None), None)
+    attacks = [table for table, ball in zip(standings, balls, strict=True) if ball is not None and ball == common_ball]
+    largest_set = {*max(attacks, key=len)["network"]} if attacks else set()
+    return [table for table in attacks if {*table["network"]} == largest_set]
 
 
 _COLUMNS = ["network", "evaluation", "rank", "accuracy", "low", "high", "p_value", "tied", "n_images"]
@@ -177,7 +177,7 @@ def order_networks(results: DatasetResults, accuracies: "pd.Series[float]") -> l
 
 
 def default_names(results: DatasetResults) -> list[str]:
-    """Return the names of clean images, of every attack (see `nearest_strength`), and of the mean over corruptions."""
+    """Return the default evaluations: clean, every attack at its `nearest_strength`, and the mean over corruptions."""
     attacks = [*results.keys("attack"), *results.keys("other")]
     names = [results.term(key, nearest_strength(key, results.strengths(key))) for key in attacks]
     return [*results.keys(CLEAN), *names, *([CORRUPTION] if CORRUPTION in results.scores else [])]

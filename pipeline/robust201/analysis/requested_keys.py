@@ -45,7 +45,7 @@ def parse_keys(keys: Keys, engine: str) -> list[tuple[Task, Parameters]]:
 
 
 def pair_with_fields(keys: Keys) -> list[tuple[str, Any]]:
-    """Return the keys, each with the fields that are set; a strength in a name (``pgd:8/255``) becomes a field."""
+    """Return each key with the fields that are set; a strength in a key's name (``pgd:8/255``) becomes a field."""
     pairs: list[tuple[str, Any]] = []
     strengths: dict[str, list[str]] = {}
     for key_or_mapping in [keys] if isinstance(keys, str | Mapping) else keys:
@@ -72,7 +72,7 @@ def _split_term(name: Any) -> tuple[Any, str, str]:
 
 
 def find_preset(keys: Keys) -> str | None:
-    """Return the preset that `keys` consists of; None if it lists keys."""
+    """Return the preset that `keys` consists of; None if `keys` contains no preset."""
     keys_with_fields = pair_with_fields(keys)
     presets = [name for name, _ in keys_with_fields if isinstance(name, str) and name in PRESETS]
     if not presets:
@@ -135,9 +135,9 @@ def parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
             f"{reprlib.repr(fields)}. Write {{{task.key!r}: {{…}}}}."
         )
     values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
-    if task.kind == "measure" and (selecting := [name for name in _IMAGE_FIELDS if name in values]):
+    if task.kind == "measure" and (image_fields := [name for name in _IMAGE_FIELDS if name in values]):
         raise ConfigError(
-            f"Reading parameters failed for {task.key}: {selecting[0]!r} selects images of a sweep. Leave it out."
+            f"Reading parameters failed for {task.key}: {image_fields[0]!r} selects images of a sweep. Leave it out."
         )
     task.load(engine)  # raises if the task does not support the engine
     try:

@@ -31,7 +31,7 @@ _USER_FIELDS = (
 
 
 class LeaderboardFields(NamedTuple):
-    """Results of a leaderboard.
+    """Fields of a leaderboard's `model_info` files.
 
     Attributes:
         eps: radius of the norm ball as the leaderboard writes it; None for the corruptions of CIFAR-10-C.
@@ -52,11 +52,11 @@ LEADERBOARDS = {
 
 
 def check_images(preset: str, images: ImageSet) -> None:
-    """Check that images can be the test images of CIFAR-10, by their name, size and number of images per class."""
+    """Reject images that cannot be test images of CIFAR-10, by dataset name, size and number of images per class."""
     counts = {*np.bincount(images.labels, minlength=N_CLASSES).tolist()}
-    is_complete = len(images.labels) < N_IMAGES or counts == {N_IMAGES // N_CLASSES}
+    is_plausible = len(images.labels) < N_IMAGES or counts == {N_IMAGES // N_CLASSES}
     is_other_dataset = images.dataset in DATASETS and images.dataset != DATASET
-    if is_other_dataset or images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not is_complete:
+    if is_other_dataset or images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not is_plausible:
         raise DatasetError(
             f"Reading images failed for {preset}: expected the test images of {DATASET} ({_IMAGE_SIZE}x{_IMAGE_SIZE} "
             f"pixels, {N_IMAGES // N_CLASSES:,} of each class), got {images.dataset}: "
@@ -74,7 +74,7 @@ def model_info(preset: str | None, table: "pd.DataFrame", n_images: int) -> dict
     therefore not be mistaken for a leaderboard entry.
 
     Raises:
-        ConfigError: the keys are not those of a leaderboard.
+        ConfigError: the preset is not a leaderboard, or the table has other keys than the preset.
     """
     if preset not in LEADERBOARDS or {*table["key"]} != {*PRESETS[preset]}:
         raise ConfigError(

@@ -37,7 +37,7 @@ def split_network(text: str) -> tuple[Path, str] | None:
 def read_evaluations(
     folder: Path, name: str, *, keys: Sequence[str] | None = None, data: str | None = None
 ) -> dict[str, Evaluation]:
-    """Return the evaluations of networks of a dataset, by network.
+    """Return the evaluations of an architecture's networks in a dataset, by network.
 
     Args:
         folder: the dataset's folder.
@@ -69,16 +69,16 @@ def _read_evaluation(
     results: DatasetResults, network: ArchitectureId, columns: Sequence[tuple[str, float]]
 ) -> Evaluation:
     reader = results.reader
-    by_key: dict[str, dict[float, NDArray[np.bool_]]] = {}
+    outcomes_by_key: dict[str, dict[float, NDArray[np.bool_]]] = {}
     for key, strength in columns:
         correct = reader.outcomes(results.name, key, strength).of([network]).correct[0]
-        by_key.setdefault(key, {})[strength] = correct
+        outcomes_by_key.setdefault(key, {})[strength] = correct
     images = read_images(reader, results.name)
     image_lines = (f"{pixels} {label}\n" for pixels, label in zip(images["sha256"], images["label"], strict=True))
     digest = hashlib.sha256("".join(image_lines).encode())
     key_results = {
         key: KeyResults(_make_rows(key, outcomes), _protocol_parameters(results, key), outcomes)
-        for key, outcomes in by_key.items()
+        for key, outcomes in outcomes_by_key.items()
     }
     return Evaluation(str(network), "", digest.hexdigest(), (), images["row"], key_results)
 

@@ -44,7 +44,7 @@ def format_estimate(
 
 
 def format_range(counts: "pd.Series[Any]") -> str:
-    """Return the smallest and the largest of some counts, such as ``40 to 80``, or the only count."""
+    """Return the smallest and the largest count, such as ``40 to 80``; if they are equal, return one number."""
     return " to ".join(f"{count:,.0f}" for count in sorted({counts.min(), counts.max()}))
 
 
@@ -61,14 +61,14 @@ class Cell(NamedTuple):
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, n_left: int) -> str:
-    """Return a table as text; the best numbers have a star.
+    """Return a table as text, with an asterisk before the best numbers.
 
     Args:
         header: headings of the columns.
         rows: cells.
         n_left: number of columns that are aligned left; the others are aligned right.
     """
-    lines = [list(header), *([_star(cell) for cell in row] for row in rows)]
+    lines = [list(header), *([_mark_best(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -97,7 +97,7 @@ def latex_table(header: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, 
     return "\n".join(lines) + "\n"
 
 
-def _star(cell: str | Cell) -> str:
+def _mark_best(cell: str | Cell) -> str:
     return cell if isinstance(cell, str) else f"{'*' if cell.is_best else ''}{cell.text}"
 
 

@@ -35,7 +35,7 @@ def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, floa
 
 
 def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, float]]:
-    """Return the keys and strengths of a name (see `find_evaluations`).
+    """Return the keys and strengths that a name refers to (see `find_evaluations`).
 
     Raises:
         ConfigError: no evaluation has this name.
@@ -63,7 +63,7 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
 
 
 def mean_accuracy(results: DatasetResults, name: str) -> "pd.Series[float]":
-    """Return an accuracy by architecture: the mean of a name's evaluations, or NaN if any of them is missing.
+    """Return each architecture's mean accuracy over a name's evaluations, or NaN if any of them is missing.
 
     Raises:
         ConfigError: no evaluation has this name.
@@ -96,7 +96,7 @@ def collect_measures(results: DatasetResults, table: pd.DataFrame | None = None)
 
 
 def _is_named(results: DatasetResults, name: str, key: str, strength: float) -> bool:
-    """Return whether a name means a key at a strength."""
+    """Return whether a name, such as ``pgd:8/255``, refers to this key at this strength."""
     if name == results.term(key, strength):  # also matches keys without strengths
         return True
     named_key, text = parse_term(name)

@@ -44,7 +44,7 @@ _NETWORKS_HELP = (
     f"Networks, each with an optional name: plain=NETWORK. A network is a folder of --save, or {NETWORK_HELP}"
 )
 _SAVED_PARAMETERS = ("networks", "data", "keys", "out", "as_json")
-"""Parameters that may be set if all networks have saved results."""
+"""Parameters that are allowed if all networks have saved results."""
 
 
 def compare(
@@ -63,7 +63,7 @@ def compare(
     keys: Annotated[
         str | None,
         typer.Option(
-            help=f"{KEYS_HELP} Default: clean,fgsm,pgd; all saved keys; or every key of DATASET at one strength."
+            help=f"{KEYS_HELP} Default: those of the first saved or DATASET network, if any; else clean,fgsm,pgd."
         ),
     ] = None,
     settings: Settings = None,
@@ -93,14 +93,14 @@ def compare(
         parse_keys(parsed_keys, "fused")  # before the user's files are executed
         compared_keys = parsed_keys if keys or settings else None
     with calling_user_code(", ".join(named)):
-        comparison = compare_networks(_reporting(named), keys=compared_keys, **arguments)
+        comparison = compare_networks(_with_announcements(named), keys=compared_keys, **arguments)
     if out is not None:
         write_table(out, comparison)
     if as_json:
         print_json({"summary": comparison.summary.splitlines(), "comparisons": comparison.table.to_dict("records")})
     else:  # warnings about networks that this command evaluated have already been printed
-        doubts = {name: lines for name, lines in comparison.notices.items() if isinstance(named[name], Evaluation)}
-        typer.echo(replace(comparison, notices=doubts))
+        notices = {name: texts for name, texts in comparison.notices.items() if isinstance(named[name], Evaluation)}
+        typer.echo(replace(comparison, notices=notices))
 
 
 def curves(
@@ -134,7 +134,7 @@ def curves(
     named = name_networks(networks)
     arguments = _image_arguments(context, named, data, resize, images, seed, device)
     with calling_user_code(", ".join(named)):
-        security_curves = compute_curves(_reporting(named), keys=parsed_keys, **arguments)
+        security_curves = compute_curves(_with_announcements(named), keys=parsed_keys, **arguments)
     if out is not None and out.suffix == ".csv":
         write_csv(out, security_curves.distances.reset_index())
     elif out is not None:
@@ -156,7 +156,7 @@ def _image_arguments(
     seed: int,
     device: str,
 ) -> dict[str, Any]:
-    """Return the images and options of the API; networks with saved results take none of them."""
+    """Return the arguments of the API; if all networks have saved results, only `data` may be among them."""
     from robust201.analysis.named_networks import UserNetwork
 
     user_networks = [network for network in named.values() if isinstance(network, UserNetwork)]
@@ -177,8 +177,8 @@ def _image_arguments(
     return {"images": image_set, "count": count, "seed": seed, "device": choose_device(device), "progress": True}
 
 
-def _reporting(named: "_Networks") -> "_Networks":
-    """Return the networks so that the execution of a user's file is announced."""
+def _with_announcements(named: "_Networks") -> "_Networks":
+    """Return the networks, set to announce the execution of users' files."""
     from robust201.analysis.named_networks import UserNetwork
 
     return {

@@ -20,18 +20,18 @@ _LOG_SECONDS = 10.0
 """Minimum number of seconds between progress lines in a log file while parts finish."""
 
 _QUIET_SECONDS = 60.0
-"""Number of seconds without a finished part after which progress lines report this."""
+"""Number of seconds without a finished part after which progress lines state how long nothing has finished."""
 
 _UNKNOWN_RATE = "time left not known yet"
 
 
 def show_start(n_planned: int, n_done: int, noun: str, causes: Sequence[Cause] = ()) -> None:
-    """Print how many evaluations (or epochs) are finished and missing before a run begins, and why."""
+    """Print, before a run, how many evaluations (or epochs) are finished and missing, and why they are missing."""
     from robust201.sweep.explain import NEW
 
     say(f"Planned {format_count(n_planned, noun)}: {n_done:,} done, {n_planned - n_done:,} missing.")
-    news = [cause for cause in causes if n_done or cause.reason != NEW]  # at the first run, all parts are new
-    say_each([str(cause) for cause in news], hint="robust201 plan --explain lists all")
+    shown = [cause for cause in causes if n_done or cause.reason != NEW]  # in the first run, all parts are new
+    say_each([str(cause) for cause in shown], hint="robust201 plan --explain lists all")
 
 
 class RunDisplay:

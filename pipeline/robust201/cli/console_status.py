@@ -27,7 +27,7 @@ _SEPARATE_FIELDS = ("time", "event", "process", "unit", "part", "dataset", "key"
 
 
 class Description(NamedTuple):
-    """A status as text: a line, and further lines that only terminals and `status` without --watch show."""
+    """A status as text: a line, and details that `status --watch` shows only on a terminal."""
 
     line: str
     details: list[str]

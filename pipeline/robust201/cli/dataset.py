@@ -22,11 +22,11 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
     key_style: Annotated[
         Literal["paper", "published"],
-        typer.Option("--key-style", help="Names of keys: paper (pgd), or published (pgd@ and its norm)."),
+        typer.Option("--key-style", help="Names of keys: paper (pgd), or published (with the norm, pgd@Linf)."),
     ] = "paper",
     round_to: Annotated[
         int | None,
-        typer.Option("--round", min=1, max=17, metavar="N", help="Decimals in JSON (published: 3). Default: all."),
+        typer.Option("--round", min=1, max=17, metavar="N", help="Decimals in JSON; published files have 3."),
     ] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Also write Parquet files, in parquet/.")] = False,
     no_json: Annotated[bool, typer.Option("--no-json", help="Do not write JSON in the published layout.")] = False,
@@ -104,7 +104,7 @@ def _push(dataset: Path, target: str) -> None:
     with tempfile.TemporaryDirectory(prefix="robust201-push-") as folder:
         page = Path(folder) / PAGE_FILE
         write_report(Dataset(dataset), page)
-        typer.echo(f"Uploaded {dataset}, to {push(dataset, target, page)}")
+        typer.echo(f"Uploaded {dataset} to {push(dataset, target, page)}")
 
 
 def report(

@@ -81,7 +81,7 @@ def evaluate(
     save: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Save each key when it is done; the same command later computes what is missing."
+            metavar="FOLDER", help="Save each finished key. A repeated command computes only what is missing."
         ),
     ] = None,
     out: TableFile = None,
@@ -166,8 +166,8 @@ def check_table_file(out: Path) -> None:
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
         raise ConfigError(
-            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name; JSON, "
-            "also that of a leaderboard, is printed: --json > FILE."
+            f"Writing a table failed for {out}: the file name must end in .csv or .tex. Choose another name; write "
+            "JSON, such as a leaderboard entry, with --json > FILE."
         )
 
 
@@ -183,7 +183,7 @@ def write_table(out: Path, table: "Evaluation | Comparison | Ranking") -> None:
 def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parse comma-separated keys and their parameters (--set) for `parse_keys`.
 
-    --set accepts a key in place of a group that contains only this key, such as `autoattack`, and the reverse.
+    --set accepts either name of a group that contains a single key: `autoattack` or `aa_standard`.
     """
     from robust201.analysis.requested_keys import find_preset, pair_with_fields
     from robust201.tasks import KEY_GROUPS, PRESETS, expand_keys
@@ -201,23 +201,23 @@ def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
             f"fixed. List its keys instead: --keys {','.join(PRESETS[preset])}"
         )
     groups_first = sorted(fields_by_key, key=lambda name: name not in KEY_GROUPS)
-    listed = {expand_keys([name]): name for name in groups_first}  # a listed key replaces its group
+    name_by_keys = {expand_keys([name]): name for name in groups_first}  # a listed key replaces its group
     for setting in settings:
         match = _SETTING.fullmatch(setting)
-        key = None if match is None else listed.get(expand_keys([match["key"]]))
+        key = None if match is None else name_by_keys.get(expand_keys([match["key"]]))
         if match is None or key is None:
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: expected KEY.PARAMETER=VALUE with one of "
                 f"--keys ({', '.join(fields_by_key)}), such as pgd.epsilons=8/255. Correct the option."
             )
         fields, name = fields_by_key[key], match["name"]
-        if match["group"]:
+        if match["prefix"]:
             fields = fields.setdefault("parameters", {})
         if not isinstance(fields, dict) or name in fields:
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: it is set more than once. Set it once."
             )
-        is_list = not match["group"] and name in (*STRENGTH_FIELDS, "strengths", "columns")
+        is_list = not match["prefix"] and name in (*STRENGTH_FIELDS, "strengths", "columns")
         fields[name] = _read_value(match["value"], is_list=is_list)
     for fields in fields_by_key.values():
         if "file" in fields:  # check the file of a custom task, and announce that it will be executed
@@ -226,7 +226,7 @@ def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     return fields_by_key
 
 
-_SETTING = re.compile(r"(?P<key>[^.=]+)\.(?P<group>parameters\.)?(?P<name>[^.=]+)=(?P<value>.+)", re.DOTALL)
+_SETTING = re.compile(r"(?P<key>[^.=]+)\.(?P<prefix>parameters\.)?(?P<name>[^.=]+)=(?P<value>.+)", re.DOTALL)
 
 
 def announce_function(text: str) -> UserFunction:
@@ -262,7 +262,7 @@ def _read_value(text: str, *, is_list: bool) -> Any:
 def read_resize(text: str | None) -> "tuple[int | None, Resize | None]":
     """Parse --resize, such as ``256``, ``342,299`` or ``256,224,bicubic``; return the image size and the resize rule.
 
-    Without a rule, both are None, and images have the size of the first image.
+    If `text` is None, both are None, and images have the size of the first image.
     """
     from robust201.images import Resize
 

@@ -73,7 +73,7 @@ def import_(
     ] = None,
     epochs: Annotated[int, typer.Option(help="Training length of the weights to import, in epochs: 200 or 12.")] = 200,
     seed: Annotated[
-        int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, its lowest seed is used.")
+        int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, the lowest seed in SOURCE.")
     ] = 777,
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store.

@@ -41,10 +41,9 @@ def _pack(results: Path) -> int:
     from robust201.store.packing import pack
 
     report = pack(ResultsFolder.open(results))
-    typer.echo(
-        f"Packed {console.format_count(report.n_shards, 'result file')} into {report.n_packs:,}; deleted "
-        f"{report.n_deleted:,} that older packs contain."
-    )
+    files, packs = console.format_count(report.n_shards, "result file"), console.format_count(report.n_packs, "pack")
+    deleted = console.format_count(report.n_deleted, "file")
+    typer.echo(f"Packed {files} into {packs}; deleted {deleted} that older packs contain.")
     console.say_each(report.damaged)
     return 3 if report.damaged else 0
 

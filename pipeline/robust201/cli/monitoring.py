@@ -16,7 +16,7 @@ from robust201.core.errors import ConfigError, EvaluationError, InputError, Robu
 
 _SECONDS_BETWEEN_REFRESHES = 10.0
 _PATIENCE_SECONDS = 15 * 60.0
-"""How long `--watch` waits without an active worker."""
+"""Number of seconds without an active worker after which `--watch` ends."""
 _MAX_FAILED_READINGS = 3
 """Maximum number of consecutive readings that may fail: a restarting file server can show empty folders for a while."""
 
@@ -126,8 +126,8 @@ def _show_log(results: Path, name: str, *, as_json: bool) -> None:
     events = read_log(results, name)
     if not events:
         raise InputError(
-            f"Looking up events failed for {name!r}: expected a network and key that a worker has started, such as "
-            f"21/cifar10/pgd, or the beginning of a unit's id, got none in {results}. Correct the name, or wait."
+            f"Looking up events failed for {name!r}: no worker has started this network and key in {results}. Wait, or "
+            "correct the name, such as 21/cifar10/pgd or the beginning of a unit ID."
         )
     for event in events:
         if as_json:

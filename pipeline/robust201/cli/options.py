@@ -95,7 +95,7 @@ def load_yaml(
 ) -> SweepConfig | TrainingConfig:
     """Load the sweep of a YAML or results folder, or a training YAML, and report warnings about it.
 
-    `out` replaces the results folder or the checkpoint store; `overrides` are those of `sweep.loading.load_config`.
+    `out` replaces the results folder or the checkpoint store; for `overrides`, see `sweep.loading.load_config`.
     """
     from robust201.sweep.facts import load_sweep
     from robust201.sweep.loading import is_training_yaml, load_training

@@ -107,7 +107,7 @@ def _save(config: "SweepConfig", filters: "Filters") -> None:
 
 
 def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool) -> "Facts":
-    """Return facts about the inputs: read now, saved by the last run of the same sweep, or assumed."""
+    """Return facts about the inputs: read now, saved by an earlier run of an equal sweep, or assumed."""
     from robust201.sweep.facts import PLAN_FILE, assumed_facts, find_plan, gather_facts, load_plan
     from robust201.sweep.inputs import Inputs
     from robust201.sweep.sweep_record import result_fields
@@ -140,9 +140,9 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
     else:
         listing = folder.list()
         state = compare(plan, listing, folder.read_tuple)
-        protocols, earlier = folder.read_protocols(), find_plan(config.results)
-        old = None if earlier is None else earlier[1]
-        causes = find_causes(plan, state, listing, folder.read_tuple, protocols, old) if explain else []
+        protocols, previous_plan = folder.read_protocols(), find_plan(config.results)
+        previous_facts = None if previous_plan is None else previous_plan[1]
+        causes = find_causes(plan, state, listing, folder.read_tuple, protocols, previous_facts) if explain else []
     summary = estimate(plan, state, Speeds(read_all_events(config.results)))
     return summary | ({"causes": [cause._asdict() | {"text": str(cause)} for cause in causes]} if explain else {})
 

@@ -1,4 +1,4 @@
-"""`robust201 run`: compute what a sweep or training YAML lacks."""
+"""`robust201 run`: compute the missing results of a sweep or training YAML."""
 
 import os
 import sys
@@ -53,7 +53,7 @@ def run(
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Compute what a sweep or a training YAML lacks.
+    """Compute the missing results of a sweep or training YAML.
 
     Ctrl-C finishes the work in progress; a second Ctrl-C stops immediately. Run the command again to resume.
     """
@@ -135,12 +135,12 @@ def _show_end(config: "SweepConfig", tally: "Tally", filters: "Filters", share: 
     completion = f"Complete. Export the results with: robust201 export {results} --out DATASET"
     if filters != EVERYTHING or share is not None:
         completion = f"Complete for this selection. Status of the whole sweep: robust201 status {results}"
-    unstable = read_unstable_networks(config.results) if share is None else {}  # shares end by the thousand
+    unstable = read_unstable_networks(config.results) if share is None else {}  # too slow for thousands of shares
     if unstable:
         first = next(iter(unstable.values()))
         completion = (
-            f"Incomplete: the results of {console.format_count(len(unstable), 'unstable network')} do not count, such "
-            f"as {first.label}: {first.failure} If the cause is gone, delete {results}/events."
+            f"Incomplete: the results of {console.format_count(len(unstable), 'unstable network')} are excluded, such "
+            f"as {first.label}: {first.failure} Once the cause is fixed, delete {results}/events."
         )
     code = console_run.show_tally(tally, "evaluation", completion, f"All failures: robust201 status {results}")
     return code or (3 if unstable else 0)

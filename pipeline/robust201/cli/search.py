@@ -38,7 +38,7 @@ def search(
 ) -> None:
     """Compare architecture search methods on a dataset.
 
-    It prints means over runs with 95% intervals.
+    Means over runs are printed with 95% intervals.
     """
     from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.dataset.reader import Dataset
@@ -59,11 +59,11 @@ def search(
             on_progress=progress,
         )
     if as_json:
-        found = {
+        selected = {
             name: {method: cells.tolist() for method, cells in by_method.items()}
             for name, by_method in searches.selected.items()
         }
-        print_json({"n_members": searches.n_members, "rows": to_json_rows(searches.table), "found": found})
+        print_json({"n_members": searches.n_members, "rows": to_json_rows(searches.table), "found": selected})
     else:
         _show(searches, f"{queries:,} queries, {console.format_count(runs, 'run')}, {searches.n_members:,} cells")
     if searches.absent:

@@ -1,4 +1,4 @@
-"""`robust201 submit`: run a sweep or training plan on a cluster. One thin function per cluster type."""
+"""`robust201 submit`: run a sweep or training YAML on a cluster. One thin function per cluster type."""
 
 import tempfile
 from pathlib import Path

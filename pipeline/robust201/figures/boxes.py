@@ -34,7 +34,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
 
     Returns:
         One row per box: `key`, `strength` (0 means clean images; a clean box precedes the boxes of every key that was
-        not itself evaluated at 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`,
+        not evaluated at strength 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`,
         `outliers` (a tuple of distinct accuracies beyond the whiskers, at most `MAX_SHOWN_OUTLIERS` at either end) and
         `n` (number of architectures).
     """

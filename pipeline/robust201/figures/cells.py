@@ -55,9 +55,9 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Return the best architecture by clean accuracy, each attack's mean, and the means over attacks and corruptions.
 
     Returns:
-        One row per criterion (the index): `architecture` (the first by `order_networks`), `spec`,
-        `accuracy` with `low` and `high` (see `_interval`), `tied` (number of equally accurate architectures), and one
-        column per criterion with the edit distance to the best architecture by that criterion.
+        One row per criterion (the index): `architecture` (the first by `order_networks`), `spec`, `accuracy` with
+        `low` and `high` (see `_interval`), `tied` (number of equally accurate architectures), and one column per
+        criterion with the edit distance to the best architecture by that criterion.
     """
     if results.space is None:
         return pd.DataFrame()
@@ -119,7 +119,7 @@ def _interval(results: DatasetResults, name: str, top: RankedNetwork) -> tuple[f
 
 
 def _image_counts(results: DatasetResults, name: str) -> "pd.Series[float]":
-    """Return the smallest number of images of the accuracies that a score averages, by network; NaN if unknown."""
+    """Return, by network, the smallest number of images of any accuracy that a score averages; NaN if unknown."""
     return results.image_counts[find_evaluations(results, name)].astype(float).min(axis=1, skipna=False)
 
 

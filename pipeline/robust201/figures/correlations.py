@@ -102,7 +102,7 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
     """Correlate the measures and the sizes of networks with the accuracies (see `correlate_measures`).
 
     Returns:
-        Rows of `correlate_measures` with labels in `measure`; empty without a measure or with too few architectures.
+        Rows of `correlate_measures` with labels in `measure`; empty if there are no measures or too few architectures.
     """
     if results.measure_folders:
         table = read_measure_folders([results.reader, *results.measure_folders], results.name)

@@ -24,10 +24,10 @@ class FigureDefinition(NamedTuple):
         caption: description in a sentence or two.
         source: the corresponding figures of Jung, Lukasik and Keuper (ICLR 2023), or ``""``.
         needs: results that the figure needs.
-        compute: function that returns the figure's numbers; an empty frame if the results do not suffice.
+        compute: function that returns the figure's numbers, or an empty frame if the results do not suffice.
         draw: function that returns the drawing of a frame, for files and the page.
-        is_across_datasets: whether the figure shows all datasets of a folder together. `compute` then gets the
-            results of any one dataset, whose `folder` holds those of all.
+        is_across_datasets: whether the figure shows all datasets of a folder together. `compute` then receives the
+            results of any one of them, whose attribute `folder` contains the results of all datasets.
         shows_means: whether the figure shows means over attacks or corruptions, so that it must state their weighting.
         min_networks: minimum number of networks; distributions and rank correlations need several.
         max_networks: maximum number of networks that the figure can show individually.

@@ -1,7 +1,4 @@
-"""Basic drawings, which all figures use. They draw DataFrames, and compute no results.
-
-Sizes are in points.
-"""
+"""Basic drawings of DataFrames, which all figures use. They compute no results. Sizes are in points."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -43,8 +40,8 @@ def fraction_axis(layout: Layout, title: str, limits: Limits = (0, 1)) -> Axis:
 def name_axis(layout: Layout, field: str, names: Sequence[str], title: str | None, **scale: Any) -> Axis:
     """Return a horizontal axis of names in the given order; names are rotated if they do not fit."""
     is_rotated = max(text_width(len(name) + 1, SMALL_SIZE) for name in names) > layout.width / max(1, len(names))
-    turned: dict[str, Any] = {"labelAlign": "right", "labelBaseline": "middle"} if is_rotated else {}
-    axis = alt.Axis(title=title, labelAngle=-90 if is_rotated else 0, **turned)
+    alignment: dict[str, Any] = {"labelAlign": "right", "labelBaseline": "middle"} if is_rotated else {}
+    axis = alt.Axis(title=title, labelAngle=-90 if is_rotated else 0, **alignment)
     return partial(alt.X, f"{field}:N", axis=axis, scale=alt.Scale(domain=list(names), **scale), sort=None)
 
 
@@ -73,9 +70,9 @@ def chance_line(y: Axis, chance: float | None, limits: Limits, *, is_label_right
     is_above = chance < (low + high) / 2  # the side of the line that has more space
     base = alt.Chart(pd.DataFrame({"chance": [chance]})).encode(y=y("chance:Q"))
     line = base.mark_rule(color=colours.CHANCE, strokeDash=[3, 2], strokeWidth=0.9)
-    place: dict[str, Any] = {"align": "right", "dx": -2} if is_label_right else {"align": "left", "dx": 2}
-    place |= {"baseline": "bottom", "dy": -1} if is_above else {"baseline": "top", "dy": 1}
-    text = base.mark_text(text="chance", color=colours.CHANCE, **place)
+    position: dict[str, Any] = {"align": "right", "dx": -2} if is_label_right else {"align": "left", "dx": 2}
+    position |= {"baseline": "bottom", "dy": -1} if is_above else {"baseline": "top", "dy": 1}
+    text = base.mark_text(text="chance", color=colours.CHANCE, **position)
     return [line, text.encode(x=alt.value("width" if is_label_right else 0))]
 
 
@@ -132,7 +129,7 @@ def curves(
         y: vertical axis.
         columns: the lower, the middle and the upper column.
         colour: colour of the curves.
-        texts: see `tooltip`; without texts, no points are drawn.
+        texts: see `tooltip`; if there are no texts, no points are drawn.
     """
     low, middle, high = columns
     base = alt.Chart(rows.round(5)).encode(x=x, color=colour)
@@ -169,17 +166,17 @@ def heat_map(
         texts: see `tooltip`.
         size: width and height of a tile.
         number: Vega expression of the text in a tile; tiles that are too small have none.
-        letters: largest length of these texts.
+        letters: maximum number of characters in a tile's text.
         axes: titles of the horizontal and the vertical axis.
-        shares_labels: whether all panels of the figure have the same rows and columns, so that only outer panels name
+        shares_labels: whether all panels of the figure have the same rows and columns, so that only outer panels label
             them.
     """
     rows, columns = names
     number_size = min(NUMBER_SIZE, 0.95 * size[0] / text_width(letters, 1))
-    is_turned = max(text_width(len(name), SMALL_SIZE) for name in columns) > size[0]
-    is_steep = is_turned and size[0] < 2 * SMALL_SIZE
+    is_rotated = max(text_width(len(name), SMALL_SIZE) for name in columns) > size[0]
+    is_steep = is_rotated and size[0] < 2 * SMALL_SIZE
     angle: dict[str, Any] = {"labelAngle": 0}
-    if is_turned:
+    if is_rotated:
         angle = {"labelAngle": -90 if is_steep else -45, "labelAlign": "right"}
         angle |= {"labelBaseline": "middle" if is_steep else "top"}
     x_axis = alt.Axis(title=axes[0], labels=layout.is_at_bottom or not shares_labels, **_tile_axis(size[0]), **angle)
@@ -196,8 +193,8 @@ def heat_map(
         # Use the text colour with the larger contrast (WCAG 2.2).
         is_dark = "luminance(scale('color', datum.value)) < 0.179"
         ink = alt.condition(is_dark, alt.value("#fefefe"), alt.value("#1c2128"))
-        written = base.transform_filter("isValid(datum.value)").transform_calculate(text=number)
-        layers.append(written.mark_text(fontSize=number_size).encode(text="text:N", color=ink))
+        numbers = base.transform_filter("isValid(datum.value)").transform_calculate(text=number)
+        layers.append(numbers.mark_text(fontSize=number_size).encode(text="text:N", color=ink))
     return layered(layers, size[1] * len(rows))
 
 
@@ -207,14 +204,14 @@ def matrix_tiles(matrix: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tile_axis(length: float) -> dict[str, Any]:
-    """Return the style of an axis of tiles; if they are too small for a label each, only some are labelled."""
+    """Return the style of an axis of tiles of this length; if the tiles are small, only some have a label."""
     is_small = length < MIN_NUMBER_SIZE
     font_size = max(MIN_NUMBER_SIZE, min(SMALL_SIZE, length))
     return {"ticks": False, "grid": False, "labelOverlap": "greedy" if is_small else False, "labelFontSize": font_size}
 
 
 def points(rows: pd.DataFrame, x: alt.X, y: alt.Y, colour: Any, size: float, texts: Mapping[str, str]) -> Chart:
-    """Draw points; those beyond the axes are left out."""
+    """Draw points; points outside the limits of the axes are left out."""
     mark = alt.Chart(rows.round(5)).mark_point(strokeWidth=0, size=size, clip=True)
     chart: Chart = mark.encode(x=x, y=y, color=colour, tooltip=tooltip(**texts))
     return chart

@@ -62,8 +62,8 @@ def draw_image_grid(
     return alt.LayerChart(layer=layers, config=config, width=WIDTH, height=_LINE_HEIGHT + row_height * len(rows))
 
 
-def _text(rows: pd.DataFrame, **place: Any) -> alt.Chart:
-    chart: alt.Chart = alt.Chart(rows).mark_text(align="center", fontSize=SMALL_SIZE, color=INK, **place)
+def _text(rows: pd.DataFrame, **position: Any) -> alt.Chart:
+    chart: alt.Chart = alt.Chart(rows).mark_text(align="center", fontSize=SMALL_SIZE, color=INK, **position)
     return chart
 
 

@@ -18,7 +18,7 @@ from robust201.tasks import TASKS
 
 KeyStrength = tuple[str, float]
 
-_BY_GROUP = [task.key for group in GROUPS for task in TASKS.values() if task.group == group]
+_GROUPED_KEYS = [task.key for group in GROUPS for task in TASKS.values() if task.group == group]
 
 _AXIS_STEP = 0.05
 
@@ -41,8 +41,8 @@ def reference_columns(columns: Sequence[KeyStrength]) -> list[KeyStrength]:
 
 
 def sort_by_group(keys: Sequence[str]) -> list[str]:
-    """Sort keys so that corruptions of a group are adjacent; other keys come first, in their order."""
-    return sorted(keys, key=lambda key: _BY_GROUP.index(key) if key in _BY_GROUP else -1)
+    """Sort keys so that corruptions of a group are adjacent; other keys come first, in the given order."""
+    return sorted(keys, key=lambda key: _GROUPED_KEYS.index(key) if key in _GROUPED_KEYS else -1)
 
 
 def group_of(key: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The data of the report's page. All numbers that its script shows are computed here."""
+"""The data of the report's page. All numbers that the page's script shows are computed here."""
 
 import base64
 from collections.abc import Mapping
@@ -31,18 +31,18 @@ def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
         A dict with these fields:
 
         - `name`: name of the dataset.
-        - `networks`: for each network, in the order of the table (those without an accuracy to sort by come last), its
-          `id`, its `label`, its `place` in this order, its cell string `spec` (empty if it is not a cell), and
-          `operations`, one per edge.
-        - `columns` of the table: for each evaluation, its `label`, and by network its `accuracies` in percent, by
-          which the table is sorted (null if missing), their `texts` with intervals, and `tied`, whether the network is
-          tied with the best.
+        - `networks`: for each network, in the order of the table (networks without an accuracy to sort by come last),
+          its `id`, its `label`, a sentence on its rank (`rank_text`), its cell string `spec` (empty if it is not a
+          cell), and `operations`, one per edge.
+        - `columns` of the table: for each evaluation, its `label` and three lists by network: `accuracies` in percent,
+          by which the table is sorted (null if missing), `texts` with the accuracies and intervals, and `tied`
+          (whether the network is tied with the best).
         - `evaluations`: for each key and strength, the key's label `key` and the strength's label `strength`.
         - `accuracies`, `low`, `high`: accuracies under each evaluation of all networks, and the ends of their intervals
           (see `pack_numbers`).
     """
     networks = [*dict.fromkeys([*ranking.networks, *results.architectures])]
-    space, places = results.space, _describe_places(ranking)
+    space, rank_sentences = results.space, _describe_ranks(ranking)
     specs = ["" if space is None else results.spec(network) for network in networks]
     accuracies = results.accuracies.loc[networks]
     low, high = accuracy_intervals(accuracies, results.image_counts.loc[networks].to_numpy(np.float64))
@@ -52,7 +52,7 @@ def pack_results(results: DatasetResults, ranking: Ranking) -> dict[str, Any]:
             {
                 "id": network,
                 "label": results.network_label(network),
-                "place": places.get(network, ""),
+                "rank_text": rank_sentences.get(network, ""),
                 "spec": spec,
                 "operations": [] if space is None else space.parse(spec),
             }
@@ -81,7 +81,7 @@ def _pack_columns(ranking: Ranking, networks: list[ArchitectureId]) -> list[dict
     return columns
 
 
-def _describe_places(ranking: Ranking) -> Mapping[ArchitectureId, str]:
+def _describe_ranks(ranking: Ranking) -> Mapping[ArchitectureId, str]:
     """Return a sentence with the rank of each network in the order of the table."""
     rows = ranking.table[ranking.table["evaluation"] == ranking.order]
     ends = np.where(rows["tied"], ", best or tied with the best", "") if len(rows) > 1 else [""] * len(rows)

@@ -96,7 +96,7 @@ def specify_file(
 
     Args:
         figure: the figure.
-        width: width of the file; panels and gaps share the width that the axes leave.
+        width: width of the file. The axes' labels take up `axes_width`; panels and gaps share the rest.
         axes_width: width of the axes' labels.
         background: colour of the background.
         notes: text below the figure.

@@ -15,7 +15,7 @@ for (const data of page.datasets) {
   data.codes = ["accuracies", "low", "high"].map((name) => unpack(data[name]));
   data.position = new Map(data.networks.map(({ id }, index) => [String(id), index]));
 }
-let dataset = page.datasets[0], chosen = 0;
+let dataset = page.datasets[0], current = 0;
 
 function element(tag, text = "", attributes = {}) {
   const node = document.createElement(tag);
@@ -105,7 +105,7 @@ function networkLink(index) {
   return link;
 }
 
-// Show an accuracy, such as "95.1 [94.1, 96.0]"; its interval is small.
+// Show an accuracy, such as "95.1 [94.1, 96.0]", with the interval in a smaller font.
 function accuracyCell(text, isTied = false, tag = "td") {
   const cell = element(tag, "", { class: "accuracy" }), [accuracy, ...interval] = text.split(" ");
   cell.append(element(isTied ? "strong" : "span", accuracy));
@@ -115,18 +115,18 @@ function accuracyCell(text, isTied = false, tag = "td") {
 
 // ---- one network ----
 
-// Show a network, given its id; a cell has the numbers of its isomorphism class. Return whether it exists.
+// Show the network with an id (for a cell, the evaluated cell of its isomorphism class), and return whether it exists.
 function choose(id, scroll = false) {
   if (id === undefined || id === "") return false;
   const text = String(id).trim().replace(/^#/, "");
   const bySpec = dataset.networks.findIndex(({ spec }) => spec && spec === text);
   const representative = bySpec >= 0 ? String(dataset.networks[bySpec].id) : isomorphs && /^\d+$/.test(text) ? isomorphs[Number(text)] : text;
   const exists = dataset.position.has(String(representative));
-  $("network-error").textContent = exists ? "" : isomorphs && representative === undefined ? "There is no such cell." : "Its class was not evaluated.";
+  $("network-error").textContent = exists ? "" : isomorphs && representative === undefined ? "There is no such cell." : "This network was not evaluated.";
   if (!exists) return false;
-  chosen = dataset.position.get(String(representative));
+  current = dataset.position.get(String(representative));
   showNetwork(isomorphs && bySpec < 0 && Number(text) !== Number(representative) ? `#${text} is isomorphic to this cell. ` : "");
-  history.replaceState(null, "", addressOf(dataset.networks[chosen].id));
+  history.replaceState(null, "", addressOf(dataset.networks[current].id));
   if (scroll) $("network").scrollIntoView({ block: "start" });
   return true;
 }
@@ -136,17 +136,17 @@ function addressOf(id) {
 }
 
 function showNetwork(note = "") {
-  const { id, label, place, spec, operations } = dataset.networks[chosen];
+  const { id, label, rank_text, spec, operations } = dataset.networks[current];
   $("network-name").textContent = label;
   // A cell string may break only between the nodes of the cell.
   $("network-spec").replaceChildren(...spec.split("+").flatMap((part, index) => (index ? ["+", element("wbr"), part] : [part])));
   $("network-note").textContent = note;
-  $("network-place").textContent = place;
+  $("network-rank").textContent = rank_text;
   $("network-input").value = id;
   if (operations.length) queue = queue.then(() => drawCell(operations));
   const rows = new Map(), n = dataset.networks.length;
   dataset.evaluations.forEach(({ key, strength }, index) => {
-    const [accuracy, low, high] = dataset.codes.map((codes) => digits(codes[index * n + chosen]));
+    const [accuracy, low, high] = dataset.codes.map((codes) => digits(codes[index * n + current]));
     if (!accuracy) return;
     if (!rows.has(key)) rows.set(key, element("dd"));
     const cell = accuracyCell(low ? `${accuracy} [${low}, ${high}]` : accuracy, false, "span");
@@ -156,7 +156,7 @@ function showNetwork(note = "") {
   $("network-accuracies").replaceChildren(...[...rows].flatMap(([key, row]) => [element("dt", key), row]));
 }
 
-// Return the text of a code, such as "95.3" of 953; it is empty for a missing number.
+// Return the number that a code stands for, such as "95.3" for 953; empty if the number is missing.
 function digits(code) {
   return code === page.missing ? "" : String(code).padStart(2, "0").replace(/.$/, ".$&");
 }
@@ -173,12 +173,12 @@ async function drawCell(operations) {
   $("cell").querySelector("svg").setAttribute("aria-label", `Cell: ${operations.join(", ")}`);
 }
 
-// ---- start ----
+// ---- dataset, address and events ----
 
 function chooseDataset(name) {
   dataset = page.datasets.find((candidate) => candidate.name === name) ?? dataset;
   $("dataset").value = dataset.name;
-  [sortedBy, firstRow, chosen] = [null, 0, 0];
+  [sortedBy, firstRow, current] = [null, 0, 0];
   for (const section of document.querySelectorAll("section[data-dataset]")) section.hidden = section.dataset.dataset !== dataset.name;
   showTable();
   showNetwork();

@@ -88,7 +88,7 @@ def _read_resource(name: str) -> str:
 
 
 def _fill_template(template: str, **parts: str) -> str:
-    """Replace each name in braces with the part of this name. Braces inside parts are not replaced."""
+    """Replace each name in braces with the part that has this name. Braces inside parts are not replaced."""
     return re.sub("{(" + "|".join(parts) + ")}", lambda match: parts[match[1]], template)
 
 
@@ -103,16 +103,16 @@ def _describe_networks(dataset: Dataset, all_results: Sequence[DatasetResults]) 
     names = ", ".join(results.label for results in all_results)
     if dataset.space is None:
         return f"{n_networks:,} networks on {names}"
-    sizes = _foreign_sizes(dataset)
+    sizes = _unpublished_sizes(dataset)
     size = f", as networks with {' or '.join(sizes)}," if sizes else ""
     return f"{n_networks:,} cells of {dataset.space.title}{size} on {names}"
 
 
-def _foreign_sizes(dataset: Dataset) -> list[str]:
-    """Return the sizes of the evaluated networks that differ from the space's published size."""
-    own = {} if dataset.space is None else dataset.space.identity()
-    sizes = [folder.sweep_record.get("network") or own for folder in dataset.folders]
-    return list(dict.fromkeys(_join_items(size) for size in sizes if size != own))
+def _unpublished_sizes(dataset: Dataset) -> list[str]:
+    """Return those sizes of the evaluated networks that differ from the published size."""
+    published = {} if dataset.space is None else dataset.space.identity()
+    sizes = [folder.sweep_record.get("network") or published for folder in dataset.folders]
+    return list(dict.fromkeys(_join_items(size) for size in sizes if size != published))
 
 
 def _join_items(items: Mapping[str, Any]) -> str:
@@ -121,21 +121,21 @@ def _join_items(items: Mapping[str, Any]) -> str:
 
 def _overview_section(dataset: Dataset, all_results: Sequence[DatasetResults]) -> str:
     """Describe what was evaluated (networks, training, images and keys) and what is missing."""
-    space, folders = dataset.space, dataset.folders
+    space, folders, sweeps = dataset.space, dataset.folders, [folder.sweep or {} for folder in dataset.folders]
     architectures = {architecture for results in all_results for architecture in results.architectures}
     keys = {key for results in all_results for key, _ in results.columns}
     networks = f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} "
     networks += "networks" if space is None else f"non-isomorphic architectures of {space.title}"
-    if space is not None and (sizes := _foreign_sizes(dataset)):
-        own = _join_items(space.identity())
-        networks += f", as networks with {' or '.join(sizes)} (the benchmark's own have {own})"
-    weights = {name: facts for each in folders for name, facts in ((each.sweep or {}).get("weights") or {}).items()}
+    if space is not None and (sizes := _unpublished_sizes(dataset)):
+        published = _join_items(space.identity())
+        networks += f", as networks with {' or '.join(sizes)} (the published ones have {published})"
+    weights = {name: facts for sweep in sweeps for name, facts in (sweep.get("weights") or {}).items()}
     items = [networks, *(_describe_weights(name, facts) for name, facts in weights.items())]
-    # Imported results have no record of the image selection, and measures have images of their own.
-    selections = [each.sweep_record.get("images") for each in folders if _has_accuracies(each)]
+    # Imported results have no record of the selected images, and measures use separate images.
+    selections = [folder.sweep_record.get("images") for folder in folders if _has_accuracies(folder)]
     items += [_describe_images(images) for images in selections if images is not None]
     items.append(f"{len(keys)} keys on {', '.join(results.label for results in all_results)}")
-    items += [f"robust201 {each.sweep.get('robust201', 'of an unknown version')}" for each in folders if each.sweep]
+    items += [f"robust201 {sweep.get('robust201', 'of an unknown version')}" for sweep in sweeps if sweep]
     text = "; ".join(dict.fromkeys(items))
     overview = f"<p>{html.escape(text)}. Accuracy is the fraction of images classified correctly.</p>"
     if dataset.missing:
@@ -173,7 +173,7 @@ def _warning(text: str, messages: Sequence[str]) -> str:
 
 
 def _attack_flags_warning(results: DatasetResults) -> str:
-    """Return a warning that lists signs of weak attacks; empty without signs, or numbers of images and classes."""
+    """Return a list of signs of weak attacks; empty if none, or if the number of images or classes is unknown."""
     n_classes = results.reader.count_classes(results.name)
     n_images = np.fmin.reduce(results.image_counts.to_numpy(np.float64), axis=None)
     if np.isnan(n_images) or n_classes is None:
@@ -210,7 +210,7 @@ def _dataset_section(results: DatasetResults) -> str:
             identifier = html.escape(f"{results.name}-{figure.name}")
             blocks.append(_figure_block(figure, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
-        elif figure.max_networks is None:  # otherwise there are many networks, which other figures summarise
+        elif figure.max_networks is None:  # otherwise, there are usually many networks, which other figures summarise
             omitted_figures.append(f"{figure.title} (needs {figure.requirement})")
     name = html.escape(results.name)
     omitted = f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}."

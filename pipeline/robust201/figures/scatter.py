@@ -42,16 +42,16 @@ def clean_and_mean_accuracies(results: DatasetResults) -> pd.DataFrame:
 
 
 def near_limits(values: "pd.Series[float]") -> tuple[float, float]:
-    """Return axis limits that include all points that are not far from the others (see `FAR_FENCE`)."""
+    """Return axis limits that include all points except those far from the others (see `FAR_FENCE`)."""
     q1, q3 = np.quantile(values, (0.25, 0.75))
     margin = FAR_FENCE * max(q3 - q1, 0.01)
     near = values[values.between(q1 - margin, q3 + margin)]
-    space = max(0.01, 0.05 * (near.max() - near.min()))
-    return round(max(0.0, near.min() - space), 5), round(min(1.0, near.max() + space), 5)
+    padding = max(0.01, 0.05 * (near.max() - near.min()))
+    return round(max(0.0, near.min() - padding), 5), round(min(1.0, near.max() + padding), 5)
 
 
 def draw_clean_and_mean_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw the means against clean accuracy, with one panel per mean; cells are coloured by kernel parameters."""
+    """Draw the means against clean accuracy, with one panel per mean; cells have the colour of their size."""
     texts = {"architecture": "architecture", "clean": "clean|.2%", "accuracy": "mean|.2%"}
     colour: Any = alt.value(colours.NETWORKS[0])
     if results.space is not None:

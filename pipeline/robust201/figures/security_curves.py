@@ -62,8 +62,8 @@ class SecurityCurves:
     def accuracy(self, epsilons: Sequence[float] | NDArray[np.float64]) -> pd.DataFrame:
         """Compute accuracies at any epsilons, in the unit of the strengths (Linf: 1/255).
 
-        As in `evaluate`, an image is fooled at an epsilon if its perturbation lies inside the ball, or outside it only
-        by the rounding to float32.
+        As in `evaluate`, an image is fooled at an epsilon if its perturbation lies inside the ball, or exceeds it only
+        by a float32 rounding error.
 
         Returns:
             One row per network and epsilon: `network`, `epsilon`, `accuracy`, `low` and `high` (its 95% interval).
@@ -83,7 +83,7 @@ class SecurityCurves:
 
     @property
     def summary(self) -> str:
-        """Summary with one line per network."""
+        """One line per network."""
         unit = "/255" if self.constraint.divisor == 255 else ""
         lines = []
         for row in self.table.to_dict("records"):

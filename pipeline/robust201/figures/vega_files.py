@@ -40,7 +40,7 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence
 
 
 def convert_svg(svg: str, file_format: str) -> bytes:
-    """Convert an SVG whose unit is the point to the bytes of a file."""
+    """Convert an SVG, whose lengths are in points, to the bytes of a file."""
     if file_format == "png":
         # The size in pixels is rounded down, so the drawing is enlarged slightly.
         svg = _SIZE.sub(

@@ -1,4 +1,4 @@
-"""BANANAS, which predicts values from a cell's paths with an ensemble of networks, and queries mutants of good cells.
+"""BANANAS: an ensemble of networks predicts accuracies from a cell's paths, and the best mutants are queried.
 
 Source: White, Neiswanger and Savani, "BANANAS: Bayesian Optimization with Neural Architectures for Neural Architecture
 Search", AAAI 2021; the settings are those of the authors' library naszilla (see docs/protocol/statistics.md).
@@ -61,7 +61,7 @@ class Bananas(Optimiser):
         return list(candidates)
 
     def _choose_batch(self) -> list[int]:
-        """Train an ensemble, and return the best candidates, the best last."""
+        """Train an ensemble, and return the best candidates by ascending sampled accuracy."""
         candidates = self._draw_candidates()
         if not candidates:
             return []
@@ -70,5 +70,5 @@ class Bananas(Optimiser):
         inputs = self._encodings[[*cells]], targets, self._encodings[candidates]
         predictions = fit_and_predict(*inputs, self.rng, size=ENSEMBLE_SIZE)
         samples = self.rng.normal(predictions.mean(axis=0), predictions.std(axis=0))
-        chosen_indices = np.argsort(samples, kind="stable")[:BATCH_SIZE]
-        return [candidates[index] for index in chosen_indices[::-1]]
+        best_indices = np.argsort(samples, kind="stable")[:BATCH_SIZE]
+        return [candidates[index] for index in best_indices[::-1]]

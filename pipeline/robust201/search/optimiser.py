@@ -18,7 +18,7 @@ class Optimiser(ABC):
         title: name of the method in tables.
         cells: cells that may be queried.
         rng: random generator.
-        n_queries: budget: the number of queries.
+        n_queries: budget of the run, as a number of queries.
         queried: architectures queried so far.
     """
 

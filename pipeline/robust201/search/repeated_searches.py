@@ -1,4 +1,4 @@
-"""Repeated searches on a dataset, with the optimum and each method's mean result."""
+"""Repeated searches on a dataset: the optimum, and the mean accuracy of the cells that each method selects."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def repeat_searches(
 ) -> RepeatedSearches:
     """Search a dataset repeatedly for each of several objectives.
 
-    The result has the selected cells' objectives, and those accuracies of table 1 that the dataset contains.
+    The reported columns are the objectives, and those accuracies of table 1 that the dataset contains.
 
     Args:
         results: results on the dataset to search.
@@ -123,8 +123,8 @@ def repeat_searches(
     }
     rows = [
         {"objective": objective, "dataset": results.name, "method": method, **numbers}
-        for (objective, found), benchmark in zip(selected.items(), benchmarks, strict=True)
-        for method, best_cells in found.items()
+        for (objective, cells_by_method), benchmark in zip(selected.items(), benchmarks, strict=True)
+        for method, best_cells in cells_by_method.items()
         for numbers in _summarise(benchmark, best_cells, values_by_column)
     ]
     return RepeatedSearches(pd.DataFrame(rows), selected, len(cells), absent)
@@ -145,7 +145,7 @@ def _summarise(
 
 
 def _values_by_cell(space: CellSpace, results: DatasetResults, name: str) -> _Floats:
-    """Return an accuracy (n,) by cell index; NaN for cells that were not evaluated."""
+    """Return the accuracy with this name by cell index, (n,); NaN for cells that were not evaluated."""
     accuracies = mean_accuracy(results, name)
     values = np.full(len(space.specs()), np.nan)
     values[accuracies.index.to_numpy(np.int64)] = accuracies.to_numpy(np.float64)

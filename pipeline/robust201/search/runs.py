@@ -1,4 +1,4 @@
-"""Runs of search methods, in several processes."""
+"""Runs of search methods, distributed among processes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from robust201.search.methods import find_method
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """The objective's values of all cells that a search may query.
+    """Cells that a search may query, with their values of an objective.
 
     Attributes:
         cells: the cells that may be queried.
@@ -28,7 +28,7 @@ class Benchmark:
     values: NDArray[np.float64]
 
     def best(self, queried: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the best of the queried cells (runs, queries) of each run; the first if several are best."""
+        """Return the best cell of each run, given the queried cells (runs, queries); of equal cells, the first."""
         positions = self.values[queried].argmax(axis=1)
         return np.take_along_axis(queried, positions[:, None], axis=1)[:, 0]
 
@@ -64,7 +64,7 @@ def run_methods(
     Raises:
         EvaluationError: a process died.
     """
-    # Submit the slowest method first (the first in the table), so that the processes finish together.
+    # Methods are submitted in order. `METHODS` begins with the slowest one, so that the processes finish together.
     jobs = [(index, method, run) for method in methods for index in range(len(benchmarks)) for run in range(n_runs)]
     n_cpus = len(os.sched_getaffinity(0))
     parallel = Parallel(min(len(jobs), n_cpus, processes or n_cpus), return_as="generator_unordered", batch_size=1)
