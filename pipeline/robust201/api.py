@@ -82,7 +82,7 @@ def evaluate(
             follow a RobustBench leaderboard on CIFAR-10, and the result's `model_info` has the format of RobustBench's
             `model_info` files.
         save: folder to which the results of each finished key are written. If the folder already has results of
-            the same network, images and parameters, only the missing ones are computed. `Evaluation.load` reads it.
+            the same network, images and parameters, only missing results are computed. `Evaluation.load` reads them.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or up to 200 with the
             preset ``"quick"``. For a leaderboard, the first images are evaluated instead.
         normalisation: mean and standard deviation per channel, if the module takes normalised images.
@@ -90,8 +90,8 @@ def evaluate(
         seed: seed of the subset and of all random numbers.
         engine: ``"fused"`` (robust201's own attacks), or ``"reference"`` to run Foolbox and AutoAttack themselves.
         device: device to compute on; None uses the module's device.
-        batch_size: maximum number of images per pass; with the reference engine, and in a custom task, random numbers
-            depend on it.
+        batch_size: maximum number of images per pass; with the reference engine, and in a custom task, it affects the
+            random numbers.
         progress: whether to show progress on stderr (one line on a terminal, elsewhere a line every ten seconds), or a
             function that is called with (evaluations done, total).
 

@@ -223,7 +223,7 @@ def _check_saved(named: Mapping[str, object], fields_by_key: Mapping[str, Mappin
             if protocol and (different := [field for field in fields if protocol.get(field) != requested[field]]):
                 raise ConfigError(
                     f"Computing curves failed for {name}: {key} was evaluated with other parameters "
-                    f"({', '.join(different)}). Evaluate it with the requested ones, or do not request parameters."
+                    f"({', '.join(different)}). Evaluate it with the requested parameters, or request none."
                 )
 
 
@@ -260,7 +260,7 @@ def _evaluate_all(
 
 
 def parse_attacks(keys: Keys) -> tuple[dict[str, dict[str, Any]], Constraint]:
-    """Return the attacks of `curves` with their parameters, and their norm."""
+    """Return the parameters of each attack in the keys of `curves`, and the norm that all attacks share."""
     fields_by_key = {key: dict(fields or {}) for key, fields in pair_with_fields(keys)}
     known = [key for key, task in TASKS.items() if task.model.finds_distances]
     for key, fields in fields_by_key.items():
@@ -271,7 +271,7 @@ def parse_attacks(keys: Keys) -> tuple[dict[str, dict[str, Any]], Constraint]:
             )
         if "epsilons" in fields:
             raise ConfigError(
-                f"Computing curves failed for {key!r}: curves cover every epsilon, but one is given. Remove it, and "
+                f"Computing curves failed for {key!r}: curves cover every epsilon, but the key has one. Remove it, and "
                 "pass epsilons to the result's accuracy()."
             )
     constraints = {constraint for key in fields_by_key if (constraint := TASKS[key].constraint) is not None}

@@ -42,8 +42,8 @@ def show(
 ) -> "alt.LayerChart":
     """Attack images and draw them, with the predicted classes and their confidences (softmax probabilities).
 
-    The perturbation is drawn on grey, and scaled so that its largest value fills the pixel range. Its caption is the
-    factor of this scaling.
+    The perturbation is drawn on grey, and scaled so that its largest value fills the pixel range. The
+    caption below it is the scaling factor.
 
     Args:
         model: see `evaluate`.

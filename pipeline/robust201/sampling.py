@@ -45,7 +45,7 @@ class ChosenImages:
 
     @property
     def sample(self) -> ImageSample:
-        """The sample with its strata."""
+        """The chosen images as a sample of the stratified population."""
         return ImageSample(np.array(self.strata), np.searchsorted(self.population, self.images).astype(np.int64))
 
     def save(self, path: str | Path) -> None:
@@ -90,7 +90,7 @@ def choose_images(
     """
     if len({key, *cheap}) <= len(cheap):
         raise ConfigError(
-            f"Choosing images failed for {key}: expected it and the cheap keys to be distinct, got {', '.join(cheap)}. "
+            f"Choosing images failed for {key}: the key and the cheap keys must be distinct, got {', '.join(cheap)}. "
             "Correct `cheap`."
         )
     outcomes = read_outcomes(Path(pilot), dataset, [key, *cheap])

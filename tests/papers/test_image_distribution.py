@@ -18,7 +18,7 @@ from tests.training.test_data import numbered_images
 
 
 @pytest.fixture(scope="module")
-def printed():
+def comparisons():
     return analyse.printed_comparisons()
 
 
@@ -32,9 +32,9 @@ def test_there_are_18_published_tables_of_six_epochs():
     assert set("".join(tables["marks"])) == {comparison.marker for comparison in COMPARISONS}
 
 
-def test_all_published_marks_but_one_follow_from_published_numbers(printed):
-    certain = printed[printed["certain"]]
-    assert (len(printed), len(certain), int(certain["agrees"].sum())) == (126, 118, 117)
+def test_all_published_marks_but_one_follow_from_published_numbers(comparisons):
+    certain = comparisons[comparisons["certain"]]
+    assert (len(comparisons), len(certain), int(certain["agrees"].sum())) == (126, 118, 117)
     (exception,) = certain[~certain["agrees"]].itertuples()
     assert (exception.network, exception.epoch, exception.first, exception.second) == (
         *("ResNet50", 10),
@@ -43,9 +43,9 @@ def test_all_published_marks_but_one_follow_from_published_numbers(printed):
     assert (exception.printed, exception.marked, exception.higher_holm) == ("", "first", "first")
 
 
-def test_p_values_and_intervals_match_scipy(printed):
+def test_p_values_and_intervals_match_scipy(comparisons):
     tables = analyse.printed_tables().set_index(["network", "group", "epoch"])
-    for row in printed.itertuples():
+    for row in comparisons.itertuples():
         first, second = (tables.loc[row.network, group, row.epoch] for group in (row.first, row.second))
         expected = stats.ttest_ind_from_stats(
             *(first["mean"], first["sd"], 20, second["mean"], second["sd"], 20), equal_var=False
@@ -54,8 +54,8 @@ def test_p_values_and_intervals_match_scipy(printed):
         assert np.isnan(row.p) or (row.low > 0 or row.high < 0) == (row.p < 0.05)
 
 
-def test_correction_for_126_tests_removes_four_marks(printed):
-    marked = printed[(printed["printed"] != "") & printed["p"].notna()]
+def test_correction_for_126_tests_removes_four_marks(comparisons):
+    marked = comparisons[(comparisons["printed"] != "") & comparisons["p"].notna()]
     lost = marked[marked["printed"] != marked["higher_holm"]]
     assert (len(marked), len(lost)) == (106, 4)
     assert [(row.comparison[:3], row.network, row.epoch) for row in lost.itertuples()] == [

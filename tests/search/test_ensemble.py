@@ -48,7 +48,7 @@ def test_gradients_match_finite_differences_in_float64():
 
 
 def test_steps_match_adam():
-    """The update is that of Kingma and Ba, ICLR 2015; one batch has a different size."""
+    """The expected update follows Kingma and Ba, ICLR 2015; one batch has a different size."""
     networks = ensemble._Networks(np.random.default_rng(0), 2, 3)
     first_moment = second_moment = np.zeros(len(networks.parameters))
     for step, count in enumerate((8, 8, 3, 8), start=1):

@@ -298,7 +298,7 @@ def read_saved(
         folder: folder of an evaluation.
         expected: the network and images of the results.
         protocols: expected protocols by key.
-        strengths: requested strengths by key; those of minimum-norm attacks must equal the saved ones.
+        strengths: requested strengths by key; for minimum-norm attacks, they must equal the saved strengths.
 
     Raises:
         ConfigError: the results belong to another network, or to other images or parameters.

@@ -45,7 +45,7 @@ def correlate_measures(
 
     Returns:
         One row per measure, key and strength, with the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b. `partial`
-        is tau controlled for the number of parameters and the clean accuracy; either of them is left out if it is
+        is tau controlled for the number of parameters and the clean accuracy; a control is left out if it is
         unknown or is itself one of the two correlated quantities. `gain` is the absolute tau minus the absolute tau of
         the number of parameters, and `beats_parameters` is whether the interval of the gain lies above 0. The interval
         of each of the three coefficients is in the columns with the suffixes `_low` and `_high`. Coefficients and

@@ -36,8 +36,8 @@ class Options:
     """Arguments of `robust201.evaluate` and `attack` that follow the images and keys.
 
     Attributes:
-        name: name of the network in messages; empty for its class.
-        shown_cautions: warnings about parameters that were already shown for another network.
+        name: name of the network in messages; if empty, the name of the network's class.
+        shown_cautions: warnings about parameters that have already been shown, perhaps for another network.
     """
 
     save: str | Path | None = None

@@ -63,7 +63,7 @@ def compare(
     keys: Annotated[
         str | None,
         typer.Option(
-            help=f"{KEYS_HELP} Default: those of the first saved or DATASET network, if any; else clean,fgsm,pgd."
+            help=f"{KEYS_HELP} Default: keys of the first saved or DATASET network, if any; else clean,fgsm,pgd."
         ),
     ] = None,
     settings: Settings = None,

@@ -56,7 +56,7 @@ EXAMPLES = {
 
 
 class GroupedCommands(TyperGroup):
-    """The commands by group in `--help`."""
+    """A group of commands whose `--help` lists the commands by `GROUPS`."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line about each command."""

@@ -24,9 +24,9 @@ _AXIS_STEP = 0.05
 
 
 def with_clean(results: DatasetResults, key: str) -> list[tuple[float, KeyStrength]]:
-    """Return the strengths of a key, each with the key and strength of its accuracies.
+    """Return each strength that figures show for a key, with the evaluation whose accuracies they show.
 
-    Clean images come first, as strength 0, if they were evaluated and the key itself was not evaluated at 0.
+    Clean images come first, as strength 0, if they were evaluated and the key was not evaluated at strength 0.
     """
     clean = [CLEAN_STRENGTH] if results.keys(CLEAN) and results.starts_with_clean(key) and key != CLEAN else []
     return [(strength, (CLEAN, strength)) for strength in clean] + [
@@ -78,7 +78,7 @@ def with_ticks(rows: pd.DataFrame, key: str, results: DatasetResults) -> tuple[p
 
 
 def fraction_limits(*columns: "pd.Series[float]") -> tuple[float, float]:
-    """Return the limits of an axis of all these fractions, as multiples of 5%."""
+    """Return axis limits that include all these fractions and are multiples of 5%."""
     values = pd.concat(columns).dropna()
     # The tolerance prevents a rounding error from adding a step.
     low = math.floor(values.min() / _AXIS_STEP + 1e-9)

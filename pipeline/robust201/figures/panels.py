@@ -116,9 +116,9 @@ def specify_file(
 
 
 def specify_page(figure: Figure) -> Spec:
-    """Return the Vega-Lite specification for the report's page, which chooses the number of columns by its width.
+    """Return the Vega-Lite specification for the report's page.
 
-    The page reads the width of a column in `usermeta`.
+    The page's script chooses the number of columns by the available width and the width of a column in `usermeta`.
     """
     spec = _arrange(figure, figure.page_width, 1, "transparent", "system-ui, sans-serif")
     if figure.label:

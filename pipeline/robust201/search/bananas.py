@@ -1,7 +1,7 @@
 """BANANAS: an ensemble of networks predicts accuracies from a cell's paths, and the best mutants are queried.
 
 Source: White, Neiswanger and Savani, "BANANAS: Bayesian Optimization with Neural Architectures for Neural Architecture
-Search", AAAI 2021; the settings are those of the authors' library naszilla (see docs/protocol/statistics.md).
+Search", AAAI 2021; the settings are taken from the authors' library naszilla (see docs/protocol/statistics.md).
 """
 
 import numpy as np

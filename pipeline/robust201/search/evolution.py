@@ -1,7 +1,7 @@
 """Regularised evolution, which mutates the best of a random sample and removes the oldest member of the population.
 
 Source: Real, Aggarwal, Huang and Le, "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019; the
-settings are those of the library naszilla.
+settings are taken from the library naszilla.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """Local search: hill climbing from the best of several random cells, with restarts at local optima.
 
 Source: White, Nolen and Savani, "Exploring the Loss Landscape in Neural Architecture Search", UAI 2021; the settings
-are those of the authors' library naszilla.
+are taken from the authors' library naszilla.
 """
 
 from robust201.search.optimiser import Optimiser

@@ -12,7 +12,7 @@ class Optimiser(ABC):
     """A run of a search method. All random numbers come from `rng`, so equal seeds and values give equal runs.
 
     The caller repeats three steps until the budget is spent: `ask` for an architecture, look up its value, and `tell`
-    it. The budget must not exceed the number of members.
+    the value. The budget must not exceed the number of members.
 
     Attributes:
         title: name of the method in tables.
