@@ -157,56 +157,56 @@ def test_search_claim_is_judged_by_intervals_over_images():
 
 
 FORTY_CELLS = [index for index in [*CELLS][::100] if analyse.kernel_parameters(CELLS[index])][:40]
-RANDOM = np.random.default_rng(0).random((6, len(FORTY_CELLS)))
+NOISE = np.random.default_rng(0).random((6, len(FORTY_CELLS)))
 SIZES = np.array([analyse.kernel_parameters(CELLS[index]) for index in FORTY_CELLS])
 
 
-def make_forty(columns):
+def make_forty_cells(columns):
     return make_results({column: dict(zip(FORTY_CELLS, values, strict=True)) for column, values in columns.items()})
 
 
 @pytest.mark.parametrize(("within", "verdict"), [(True, HOLDS), (False, FAILS)])
 def test_agreement_within_attacks_is_compared_with_agreement_between_attacks(within, verdict):
     ranking = {("pgd", 1.0): 0, ("fgsm", 2.0): 1 if within else 0, ("fgsm", 1.0): 1, ("pgd", 2.0): 0 if within else 1}
-    results = make_forty({column: RANDOM[row] for column, row in ranking.items()})
+    results = make_forty_cells({column: NOISE[row] for column, row in ranking.items()})
     assert distributions.claim_within_and_between_attacks(results).verdict == verdict
 
 
 @pytest.mark.parametrize(("is_common", "verdict"), [(False, HOLDS), (True, FAILS)])
 def test_claim_of_uncorrelated_corruptions_follows_planted_rankings(is_common, verdict):
-    independent = np.linalg.qr(RANDOM.T - RANDOM.mean(axis=1))[0].T
-    results = make_forty({(f"corruption {row}", 3.0): independent[0 if is_common else row] for row in range(5)})
+    independent = np.linalg.qr(NOISE.T - NOISE.mean(axis=1))[0].T
+    results = make_forty_cells({(f"corruption {row}", 3.0): independent[0 if is_common else row] for row in range(5)})
     assert distributions.claim_uncorrelated_corruptions(results).verdict == verdict
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, HOLDS), (-1, FAILS), (0, UNDECIDED)])
 def test_claim_about_larger_cells_follows_planted_accuracies(sign, verdict):
-    results = make_forty({("pgd", 1.0): 0.5 + 0.005 * sign * SIZES + 0.05 * RANDOM[0]})
+    results = make_forty_cells({("pgd", 1.0): 0.5 + 0.005 * sign * SIZES + 0.05 * NOISE[0]})
     assert distributions.claim_kernel_parameters(results).verdict == verdict
 
 
 @pytest.mark.parametrize(("linear", "verdict"), [("fog", HOLDS), ("pgd", FAILS)])
 def test_claim_about_linearity_follows_planted_accuracies(linear, verdict):
     keys = {"fog": 3.0, "pgd": 1.0}
-    columns = {(key, strength): RANDOM[0] if key == linear else RANDOM[1] for key, strength in keys.items()}
-    assert distributions.claim_linearity(make_forty({("clean", 0.0): RANDOM[0], **columns})).verdict == verdict
+    columns = {(key, strength): NOISE[0] if key == linear else NOISE[1] for key, strength in keys.items()}
+    assert distributions.claim_linearity(make_forty_cells({("clean", 0.0): NOISE[0], **columns})).verdict == verdict
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, HOLDS), (-1, FAILS)])
 def test_claims_about_confidences_follow_planted_confidences(monkeypatch, sign, verdict):
     right_changes, wrong_changes = (0.2, 0.1, 0.0), (0.0, 0.2 * (sign > 0), 0.1 * (sign < 0))
     right, wrong = (
-        pd.DataFrame({epsilon: 0.5 + sign * change + 0.01 * RANDOM[0] for epsilon, change in changes.items()})
+        pd.DataFrame({epsilon: 0.5 + sign * change + 0.01 * NOISE[0] for epsilon, change in changes.items()})
         for changes in (dict(zip((0.0, 1.0, 8.0), row, strict=True)) for row in (right_changes, wrong_changes))
     )
     monkeypatch.setattr(Results, "confidences", lambda _self, _attack: (right, wrong))
-    falling, peaked = distributions.claims_about_confidences(make_forty({("clean", 0.0): RANDOM[0]}))
+    falling, peaked = distributions.claims_about_confidences(make_forty_cells({("clean", 0.0): NOISE[0]}))
     assert falling.verdict == verdict
     assert (peaked.verdict == HOLDS) == (sign > 0)
 
 
 def test_weighted_rank_correlations_match_repeated_cells():
-    values, counts = np.round(RANDOM[:3].T, 1), np.arange(len(FORTY_CELLS)) % 3
+    values, counts = np.round(NOISE[:3].T, 1), np.arange(len(FORTY_CELLS)) % 3
     repeated = pd.DataFrame(np.repeat(values, counts, axis=0))
     weighted = distributions.rank_correlations(values, counts.astype(float))
     assert weighted == pytest.approx(repeated.corr(method="kendall").to_numpy())

@@ -48,7 +48,7 @@ class RunDisplay:
             disable=not err.is_terminal,
         )
         self._task = self._live.add_task(activity, total=None, note=self._plural_noun, start=True)
-        self._start = self._last_line = self._last_part = time.monotonic()
+        self._start_time = self._last_line_time = self._last_part_time = time.monotonic()
         self._n_parts = self._n_done = self._n_failures = self._n_lost = 0
         self._shown_failures: set[str] = set()
 
@@ -61,12 +61,12 @@ class RunDisplay:
         now = time.monotonic()
         self._show_faults(tally)
         has_news = (tally.n_parts, tally.n_done) != (self._n_parts, self._n_done)
-        self._last_part = now if has_news else self._last_part
+        self._last_part_time = now if has_news else self._last_part_time
         self._n_parts, self._n_done = tally.n_parts, tally.n_done
         note = f"{self._plural_noun}; {self._describe_speed(tally, seconds_left, now)}"
         self._live.update(self._task, completed=tally.n_done, total=tally.n_planned, note=note)
-        if self._live.disable and now - self._last_line >= (_LOG_SECONDS if has_news else _QUIET_SECONDS):
-            self._last_line = now
+        if self._live.disable and now - self._last_line_time >= (_LOG_SECONDS if has_news else _QUIET_SECONDS):
+            self._last_line_time = now
             say(f"{tally.n_done:,}/{tally.n_planned:,} {note}")
 
     def _show_faults(self, tally: Tally) -> None:
@@ -82,10 +82,10 @@ class RunDisplay:
 
     def _describe_speed(self, tally: Tally, seconds_left: float | None, now: float) -> str:
         n_new = tally.n_done - tally.n_done_before
-        rate = n_new / (now - self._start) if n_new and now > self._start else None
+        rate = n_new / (now - self._start_time) if n_new and now > self._start_time else None
         text = format_rate(rate, seconds_left, self._plural_noun) or _UNKNOWN_RATE
-        quiet = now - self._last_part
-        return text if quiet < _QUIET_SECONDS else f"{text}; nothing finished for {format_duration(quiet)}"
+        idle = now - self._last_part_time
+        return text if idle < _QUIET_SECONDS else f"{text}; nothing finished for {format_duration(idle)}"
 
 
 def show_tally(tally: Tally, noun: str, completion: str, failures_hint: str = "") -> int:

@@ -22,14 +22,14 @@ def train(config: "TrainingConfig", filters: "Filters") -> "tuple[Tally, int, bo
     from robust201.run.user_code import load_code
 
     load_code(config)
-    states = saved_steps(config.results)
+    steps_before = saved_steps(config.results)
     display = console_run.RunDisplay("Training", "epochs")
     with display.showing(), prepare_trainings(config, filters, console.say) as work:
         console_run.show_start(work.n_planned, work.n_done, "epoch")
         tally = run_work(work, console.say, display.update)
     console.say_each(_describe_accuracies(config, work.trainings))
     completion = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
-    return tally, console_run.show_tally(tally, "epoch", completion), saved_steps(config.results) != states
+    return tally, console_run.show_tally(tally, "epoch", completion), saved_steps(config.results) != steps_before
 
 
 def _describe_accuracies(config: "TrainingConfig", trainings: "Collection[Training]") -> list[str]:

@@ -16,8 +16,8 @@ from robust201.figures.keys import (
     fraction_limits,
     group_of,
     key_panels,
+    shown_strengths,
     sort_by_group,
-    with_clean,
     with_ticks,
 )
 from robust201.figures.panels import Chart, Figure, Layout, Panel
@@ -41,7 +41,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     groups: dict[tuple[object, ...], pd.Series] = {
         (key, strength): results.column(*evaluation)
         for key in results.keys(kind)
-        for strength, evaluation in with_clean(results, key)
+        for strength, evaluation in shown_strengths(results, key)
     }
     return _summarise(groups, ["key", "strength"])
 

@@ -23,7 +23,7 @@ MAX_TOP_CELLS = 20
 
 ALL_CELLS = "all evaluated cells"
 
-_CHANGE = "datum.own ? '•' : format(datum.value, '+.1f')"
+_CHANGE_EXPRESSION = "datum.own ? '•' : format(datum.value, '+.1f')"
 
 
 def top_cells(results: DatasetResults) -> pd.DataFrame:
@@ -194,7 +194,7 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     def draw(layout: Layout, tiles: pd.DataFrame) -> Chart:
         size, names = (layout.width / len(operations), 16.0), (space.edge_labels, operations)
         return drawings.heat_map(
-            tiles, names, layout, colour, texts, size=size, number=_CHANGE, letters=5, shares_labels=True
+            tiles, names, layout, colour, texts, size=size, number=_CHANGE_EXPRESSION, letters=5, shares_labels=True
         )
 
     panels = []

@@ -23,7 +23,7 @@ CLASS_WIDTH = 11.0
 
 _QUARTILES = ("q1", "median", "q3")
 
-_TEXTS = {column: f"{column}|.2%" for column in _QUARTILES} | {"n": "architectures|,"}
+_TOOLTIP = {column: f"{column}|.2%" for column in _QUARTILES} | {"n": "architectures|,"}
 
 
 def confidence_curves(results: DatasetResults) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def draw_one_class_confidence(frame: pd.DataFrame, results: DatasetResults) -> F
 
 def _draw_curves(frame: pd.DataFrame, results: DatasetResults, by_name: Mapping[str, str], title: str) -> Figure:
     colour = drawings.named_colours("confidence", by_name, title, symbolType="stroke")
-    texts = {"confidence": title, "tick": "at"} | _TEXTS
+    texts = {"confidence": title, "tick": "at"} | _TOOLTIP
 
     def draw(layout: Layout, key: str) -> Chart:
         rows, ticks = with_ticks(rows_of_key(frame, key, results), key, results)
@@ -97,7 +97,7 @@ def draw_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figu
     names = dict(enumerate(results.class_names(n_classes)))
     by_name = dict(zip(CLASS_CONFIDENCES, colours.CLASS_CONFIDENCES, strict=True))
     colour = drawings.named_colours("confidence", by_name, "confidence in a class, over the", symbolOpacity=1)
-    texts = {"name": "class", "confidence": "over the"} | _TEXTS
+    texts = {"name": "class", "confidence": "over the"} | _TOOLTIP
     shift = alt.XOffset("confidence:N", scale=alt.Scale(type="band", paddingOuter=0.4, domain=list(by_name)))
 
     def draw(layout: Layout, rows: pd.DataFrame) -> Chart:

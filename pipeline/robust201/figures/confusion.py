@@ -14,7 +14,7 @@ from robust201.figures.panels import Chart, Figure, Layout, Panel
 MAX_SIDE = 175.0
 """Largest side of a matrix."""
 
-_PERCENT = "datum.value < 0.5 ? '' : format(datum.value, '.0f')"
+_PERCENT_EXPRESSION = "datum.value < 0.5 ? '' : format(datum.value, '.0f')"
 
 
 def confusion_fractions(results: DatasetResults) -> pd.DataFrame:
@@ -44,7 +44,7 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         tiles = drawings.matrix_tiles(100 * matrix.set_axis(names, axis=0).set_axis(names, axis=1))
         size = side, side
         return drawings.heat_map(
-            tiles, (names, names), layout, colour, texts, size=size, number=_PERCENT, letters=3, axes=axes
+            tiles, (names, names), layout, colour, texts, size=size, number=_PERCENT_EXPRESSION, letters=3, axes=axes
         )
 
     panels = []

@@ -26,7 +26,7 @@ MAX_TILE = 34.0
 MEASURE_TILE = (43.0, 16.0)
 """Largest width, and height of a tile in the figure of measures."""
 
-_TAU = {"row": "of", "column": "and", "value": "τ|.3f"}
+_TAU_TOOLTIP = {"row": "of", "column": "and", "value": "τ|.3f"}
 
 
 def attack_correlations(results: DatasetResults) -> pd.DataFrame:
@@ -151,7 +151,7 @@ def _draw_matrix(
     colour: alt.Color = drawings.number_colours("value", (-1, 1), "redblue", "Kendall's tau-b", reverse=True)
     names = list(tau.index), list(tau.columns)
     tiles = drawings.matrix_tiles(tau)
-    chart = drawings.heat_map(tiles, names, layout, colour, _TAU, size=size, shares_labels=shares_labels)
+    chart = drawings.heat_map(tiles, names, layout, colour, _TAU_TOOLTIP, size=size, shares_labels=shares_labels)
     return chart.properties(width=width * tau.shape[1])
 
 

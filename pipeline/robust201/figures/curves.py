@@ -12,7 +12,7 @@ from robust201.core.colours import NETWORKS
 from robust201.dataset.layout import kind_of
 from robust201.figures import drawings
 from robust201.figures.definition import MAX_NAMED_NETWORKS, FigureDefinition
-from robust201.figures.keys import axis_titles, fraction_limits, key_panels, sort_by_group, with_clean, with_ticks
+from robust201.figures.keys import axis_titles, fraction_limits, key_panels, shown_strengths, sort_by_group, with_ticks
 from robust201.figures.panels import Chart, Figure, Layout, Panel
 from robust201.statistics.intervals import accuracy_intervals
 
@@ -28,7 +28,7 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
     names = [results.network_label(architecture) for architecture in results.architectures]
     frames = [pd.DataFrame(columns=["network", "key", "strength", "accuracy", "low", "high"])]
     for key in results.keys(kind):
-        for strength, evaluation in with_clean(results, key):
+        for strength, evaluation in shown_strengths(results, key):
             accuracies = results.column(*evaluation).to_numpy()
             low, high = accuracy_intervals(accuracies, results.image_counts[evaluation].to_numpy(np.float64))
             columns = {"network": names, "key": key, "strength": strength, "accuracy": accuracies}

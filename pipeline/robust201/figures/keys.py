@@ -23,7 +23,7 @@ _GROUPED_KEYS = [task.key for group in GROUPS for task in TASKS.values() if task
 _AXIS_STEP = 0.05
 
 
-def with_clean(results: DatasetResults, key: str) -> list[tuple[float, KeyStrength]]:
+def shown_strengths(results: DatasetResults, key: str) -> list[tuple[float, KeyStrength]]:
     """Return each strength that figures show for a key, with the evaluation whose accuracies they show.
 
     Clean images come first, as strength 0, if they were evaluated and the key was not evaluated at strength 0.
