@@ -87,8 +87,8 @@ def compare(
     _check_arguments(named, images, labels, options, unused)
     if len(saved) == len(named) and _has_parameters(keys):
         raise ConfigError(
-            f"Comparing networks failed for {next(iter(saved))}: keys have parameters, but those of saved results are "
-            "fixed. Pass names of keys only, such as pgd or pgd:8/255."
+            f"Comparing networks failed for {next(iter(saved))}: the keys have parameters, but saved results have "
+            "fixed parameters. Pass names of keys only, such as pgd or pgd:8/255."
         )
     for network in saved.values():
         if names is not None:
@@ -174,8 +174,8 @@ def name_networks(
             unique_name = str(network) if is_text and resolved_name in named else resolved_name
             if unique_name in named:
                 raise ConfigError(
-                    f"Reading networks failed for {unique_name}: it is listed more than once. Give each network a name "
-                    "of its own: NAME=…"
+                    f"Reading networks failed for {unique_name}: it is listed more than once. Give each network a "
+                    "unique name: NAME=…"
                 )
             named[unique_name] = resolved_network
     return named
@@ -209,8 +209,8 @@ def _check_arguments(
         unused = [*unused, *image_arguments, *options]
     if unused:
         raise ConfigError(
-            f"Reading arguments failed for {', '.join(unused)}: expected none, because saved results are not evaluated "
-            "again. Leave these arguments out."
+            f"Reading arguments failed for {', '.join(unused)}: they have no effect, because saved results are not "
+            "evaluated again. Leave these arguments out."
         )
 
 

@@ -65,8 +65,8 @@ def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) 
     ]
     if not auditable_keys:
         raise ConfigError(
-            f"Auditing failed for {config.name}: expected attacks that both engines support, got none. Audit another "
-            "sweep."
+            f"Auditing failed for {config.name}: it has no attack that both engines support with its parameters. Audit "
+            "another sweep."
         )
     full_inputs = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
     n_images = min(images, *(len(full_inputs.images(dataset)) for dataset in config.datasets))

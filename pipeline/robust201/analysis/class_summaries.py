@@ -60,7 +60,7 @@ def iter_class_summaries(
             if matrices.shape[-1] != n_classes:
                 raise ResultsError(
                     f"Reading {dataset} {key} {measure} failed for {reader.path}: expected {n_classes} classes, as in "
-                    "other values. Export or download the file again."
+                    f"other values, got {matrices.shape[-1]}. Export or download the file again."
                 )
             values = matrices if measure == "cm" else _summarise_confidences(*rows.columns.values())
             for strength in np.unique(rows.strengths).tolist():

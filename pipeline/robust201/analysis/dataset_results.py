@@ -229,8 +229,8 @@ def choose_results(
         remedy = "Select one with --data"
         remedy += ", or draw all figures of all datasets with `plot all`." if activity == "Drawing" else "."
         raise ConfigError(
-            f"{activity} failed for {path}: the folder has results on {', '.join(names) or 'no dataset'}, and none was "
-            f"selected. {remedy}"
+            f"{activity} failed for {path}: no dataset was selected, and the folder has results on "
+            f"{', '.join(names) or 'no dataset'}. {remedy}"
         )
     if dataset_name not in names:
         raise ConfigError(

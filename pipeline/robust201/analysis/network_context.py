@@ -125,7 +125,7 @@ def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
         raise DatasetError(
             f"Reading labels failed for the images of {n_folders:,} class folders: the network has "
             f"{classifier.n_classes:,} classes, so labels cannot be derived from the order of the folders. Write the "
-            "label of each folder into a file labels.json in the folder that contains them, such as "
+            "label of each class folder into a file labels.json in their parent folder, such as "
             f'{{"{images.class_names[0]}": 0, …}}.'
         )
 

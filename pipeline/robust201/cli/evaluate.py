@@ -241,8 +241,8 @@ def _read_key(name: str) -> str | dict[str, Any]:
     file, colon, function = name.partition(".py:")
     if colon and not function.isidentifier():
         raise ConfigError(
-            f"Reading the command line failed for {name!r}: expected {file}.py:FUNCTION. Set its strengths, such as "
-            f"--set {Path(file).name}.strengths=8/255."
+            f"Reading the command line failed for {name!r}: expected {file}.py:FUNCTION. Set strengths with --set, "
+            f"such as --set {Path(file).name}.strengths=8/255."
         )
     if colon:
         return {Path(file).name: {"file": f"{file}.py", "function": function}}
