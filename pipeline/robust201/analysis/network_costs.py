@@ -19,7 +19,7 @@ _IMAGE_SIZE = 32
 def network_costs(
     reader: Dataset, dataset: str, architectures: Iterable[ArchitectureId], *, n_classes: int | None = None
 ) -> pd.DataFrame:
-    """Count the parameters and multiply-accumulates of networks, whose size is recorded in the dataset's sweep.
+    """Count the parameters and multiply-accumulates of networks of the size that the dataset's sweep records.
 
     Args:
         reader: reader of the folder.

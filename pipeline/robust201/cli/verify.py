@@ -43,7 +43,7 @@ def verify(
         Path | None,
         typer.Option(
             metavar="OTHER",
-            help="Instead compare accuracies with those of OTHER, of any type of RESULTS; exits with 3 if different.",
+            help="Instead compare accuracies with those of OTHER (any type of RESULTS); exits with 3 if different.",
         ),
     ] = None,
     tolerance: Annotated[float, typer.Option(help="With --against: largest accepted difference in accuracy.")] = 0.0,
