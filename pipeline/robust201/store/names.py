@@ -120,5 +120,6 @@ def names_of(listing: Listing, dataset: str) -> Names:
 
 def shard_name(dataset: str, name: Any) -> ShardName:
     """Return the parts of one element of a `Names` array."""
-    texts = {field: name[field].decode() for field in ("unit", "strengths", "slice", "slices", "columns", "hash")}
-    return ShardName(dataset, **texts | {field: int(texts[field]) for field in ("slice", "slices")})
+    unit, _, strengths, _, index, _, slices, _, columns, _, digest, _ = name.item()
+    texts = unit.decode(), strengths.decode(), int(index), int(slices), columns.decode(), digest.decode()
+    return ShardName(dataset, *texts)

@@ -53,18 +53,19 @@ class PackTable:
         self.packs = packs
         all_names = [pack.names for pack in packs.values()]
         self.names = merge_names(all_names)
+        self._texts = _as_text(self.names)
         self._number = np.zeros(len(self.names), np.int32)
         self._position = np.zeros(len(self.names), np.int64)
         for number, names in enumerate(all_names):
-            rows = np.searchsorted(_as_text(self.names), _as_text(names))
+            rows = np.searchsorted(self._texts, _as_text(names))
             self._number[rows], self._position[rows] = number, np.arange(len(names))
         self._paths = list(packs)
 
     def find(self, name: ShardName) -> Location | None:
         """Return the location of a shard, or None if no pack has it."""
-        text = np.array(name.file.encode(), f"S{NAME_LENGTH}")
-        row = int(np.searchsorted(_as_text(self.names), text))
-        if row == len(self.names) or _as_text(self.names)[row] != text:
+        text = name.file.encode()
+        row = int(self._texts.searchsorted(text))
+        if row == len(self.names) or self._texts[row] != text:
             return None
         pack, position = self.packs[self._paths[self._number[row]]], self._position[row]
         start, stop = pack.positions[position : position + 2].tolist()
