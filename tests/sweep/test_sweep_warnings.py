@@ -109,7 +109,7 @@ def test_default_normalisation_of_user_networks_gives_warning(make_sweep, tmp_pa
         return find_sweep_warnings(make_sweep(**space, datasets={"cifar10": fields}))
 
     (warning,) = find_warnings()
-    assert "get the images of cifar10 normalised by mean [0.4" in warning
+    assert "get the images of cifar10 normalised with mean [0.4" in warning
     assert "normalisation: {mean: [0, 0, 0], std: [1, 1, 1]}" in warning
     assert find_warnings(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
     del space["space"]["gmacs"]

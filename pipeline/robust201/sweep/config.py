@@ -134,10 +134,10 @@ class WeightsSection(StrictModel):
     path: ConfigPath | None = None
     """A checkpoint store."""
     recipe: RecipeNames | None = None
-    """A name or a list of names; an empty name stands for published weights. Required if the weights of a network have
-    several recipes."""
+    """Name of a training recipe, or list of names; an empty name means published weights. Required if the weights of a
+    network have several recipes."""
     epochs: TrainingLengths | None = None
-    """Final weights of training runs with these numbers of epochs, and snapshots after these epochs."""
+    """Final weights of training runs with these numbers of epochs, and snapshots after these numbers of epochs."""
     steps: TrainingLengths | None = None
     """Snapshots after these numbers of iterations; with `epochs`, the selections are combined."""
     seeds: DistinctIntegers | None = None
@@ -178,7 +178,7 @@ class SpaceFile(StrictModel):
     function: str = "build"
     """Name of the function."""
     gmacs: PositiveAmount = DEFAULT_GMACS
-    """Cost of an image in billion multiply-accumulates, for estimates only."""
+    """Cost of a forward pass of one image in billion multiply-accumulates, for estimates only."""
 
 
 class NormalisationSection(StrictModel):
@@ -207,7 +207,7 @@ class CorruptionsSection(StrictModel):
     """Seed of generated corruptions."""
     frost: Literal["synthetic", "imagecorruptions"] = "synthetic"
     """For generated corruptions: `synthetic` texture, or the five photographs of `imagecorruptions` (`robust201 fetch
-    imagecorruptions-frost` says where they are)."""
+    imagecorruptions-frost` says where to find them)."""
     frost_path: ConfigPath | None = None
     """Folder of the photographs."""
 
@@ -236,7 +236,7 @@ class DatasetSection(StrictModel):
     """Folder or file of the images; `digits` needs none."""
     form: str | None = None
     """Format of the images: `binary`, `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders` (JPEG or PNG files in
-    one folder per class, inside `test` or `val`, and `train`) or `digits`; by default detected from the path."""
+    one folder per class, inside `train` and `test` or `val`) or `digits`; by default detected from the path."""
     corruptions: CorruptionsSection | None = None
     """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
     in `keys` is an error. `null` skips the key `corruptions` silently, and a single corruption with a warning."""

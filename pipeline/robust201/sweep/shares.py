@@ -56,7 +56,7 @@ class Share:
     def _slices_of(self, key: PlannedKey) -> NDArray[np.bool_]:
         """Return which slices of a key belong to the share (see `PlannedKey.first_slices`).
 
-        A unit's id (a hash) selects the share of its first slice. The others follow round-robin, for similar sizes.
+        A unit's id (a hash) selects the share of its first slice. The next slices go to the next shares in turn.
         """
         first = np.array([int(unit[:_HASH_DIGITS], 16) for unit in key.units], np.int64) % self.count
         index = np.arange(int(key.n_slices.sum())) - np.repeat(key.first_slices[:-1], key.n_slices)
@@ -64,5 +64,5 @@ class Share:
         return own
 
     def has_images(self, *names: str | int) -> bool:
-        """Return whether the share makes the corrupted images with these fields of `ImagePart.id`."""
+        """Return whether the share generates the corrupted images whose `ImagePart.id` consists of `names`."""
         return int(content_digest(list(names))[:_HASH_DIGITS], 16) % self.count == self.index - 1
