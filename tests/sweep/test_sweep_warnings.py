@@ -91,9 +91,9 @@ def test_epsilons_are_converted_from_fractions_of_the_pixel_range(epsilons, expe
 
 
 def test_fractions_of_255_are_converted_exactly():
-    for k in range(1, 256):
-        for epsilon in (k / 255, f"{k}/255"):
-            assert TASKS["pgd"].parameters(epsilons=[epsilon]).strengths == (float(k),)
+    for numerator in range(1, 256):
+        for epsilon in (numerator / 255, f"{numerator}/255"):
+            assert TASKS["pgd"].parameters(epsilons=[epsilon]).strengths == (float(numerator),)
 
 
 def test_default_normalisation_of_user_networks_gives_warning(make_sweep, tmp_path):

@@ -137,7 +137,7 @@ class Export:
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """Weights by name if architectures have rows for several weights."""
+        """Weights by name; empty unless architectures have rows for several sets of weights."""
         names = weights_names(unit for group in self.exported for unit in group.units)
         return {name: self.facts.weights[name] for name in names} if len(names) > 1 else {}
 
