@@ -1,7 +1,7 @@
 """Folder of an export: the new export is written to a folder beside the target, which it then replaces.
 
-An export is replaced as a whole, so readers never see files of two exports. One folder cannot take another's place in
-one step, so the earlier folder is renamed, and if the process dies, the next export completes or reverts the
+An export is replaced as a whole, so readers never see files of two exports. A folder cannot be replaced in one step, so
+the earlier export is renamed first. If the process dies between the steps, the next export completes or reverts the
 replacement.
 """
 

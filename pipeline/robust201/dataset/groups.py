@@ -43,7 +43,7 @@ class SweepFacts:
         record: name, images, seed and protocols for sweep.json (see `sweep.sweep_record.describe_sweep`).
         fields: fields of sweep.yaml (see `sweep.sweep_record.portable_fields`).
         space: name of the search space.
-        tasks: tasks by key, in the order of meta.json, without keys that have their own file of images.
+        tasks: tasks by key, in the order of meta.json, without keys whose images a file selects.
         measurements: measurements of all keys except measures.
         n_classes: number of classes by dataset; datasets with an unknown number are missing.
         weights: weights by the short names that units contain; empty if each network has only one set of weights.

@@ -210,14 +210,14 @@ class MergedFolders:
         """
         if weights is None or weights == self._weights:
             return self
-        chosen = copy.copy(self)
-        chosen._set_weights(weights)
+        selected = copy.copy(self)
+        selected._set_weights(weights)
         if self._is_separated:
-            chosen._is_separated, chosen.space = False, self.cost_space
+            selected._is_separated, selected.space = False, self.cost_space
             suffix = f"{WEIGHTS_SEPARATOR}{weights}"
-            chosen._networks = self._networks and frozenset(name.removesuffix(suffix) for name in self._networks)
-            chosen._set_meta(self.folders[0].meta)
-        return chosen
+            selected._networks = self._networks and frozenset(name.removesuffix(suffix) for name in self._networks)
+            selected._set_meta(self.folders[0].meta)
+        return selected
 
     def name_networks(
         self, folder: DatasetFolder, architectures: NDArray[Any], weights: NDArray[Any] | None
@@ -236,10 +236,10 @@ class MergedFolders:
                 architectures = architectures + WEIGHTS_SEPARATOR + suffixes
         networks = architectures[positions]
         if self._networks is not None:
-            chosen = self._networks
+            selected = self._networks
             names = map(str, networks.tolist())
-            is_chosen = [name in chosen or name.partition(WEIGHTS_SEPARATOR)[0] in chosen for name in names]
-            networks, positions = networks[is_chosen], positions[is_chosen]
+            is_selected = [name in selected or name.partition(WEIGHTS_SEPARATOR)[0] in selected for name in names]
+            networks, positions = networks[is_selected], positions[is_selected]
         return networks, positions
 
     def has(self, dataset: str, key: str, measurement: str = "accuracy") -> bool:

@@ -48,7 +48,7 @@ class ImagePart:
 
     @property
     def network(self) -> tuple[str, str, str, int]:
-        """No network; each part has its own queue, so that all workers share the parts."""
+        """Id of the part instead of a network: each part has its own queue, so that all workers share the parts."""
         return self.id
 
     @property

@@ -86,7 +86,7 @@ def _make_headers(address: str, *, is_local: bool) -> dict[str, str]:
 
 
 def _read_token(environment: Mapping[str, str]) -> str:
-    """Return the token from the places that Ray documents; empty if there is none."""
+    """Return the token from the variables or the file that Ray documents; empty if there is none."""
     if token := environment.get("RAY_AUTH_TOKEN", ""):
         return token.strip()
     path = Path(environment.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")

@@ -501,7 +501,7 @@ class SweepConfig(BaseConfig):
     network: NetworkSection = NetworkSection()
     """Macro skeleton of the cells (protocol)."""
     checkpoints: CheckpointsSection | None = None
-    """Weights: one training run per network. Either this or `weights` (protocol, by hash)."""
+    """Weights: one training run per network. Set either this field or `weights` (protocol, by hash)."""
     weights: WeightsSection | None = None
     """Weights: several per network, files, or random weights (docs/configuration-inputs.md) (protocol, by hash)."""
     datasets: dict[str, DatasetSection] = Field(min_length=1)
@@ -510,7 +510,7 @@ class SweepConfig(BaseConfig):
     images: ImagesSection = ImagesSection()
     """Subset of each test split; by default all (protocol)."""
     keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
-    """Attacks, corruptions and measures, with their parameters; by default the paper's twenty (protocol)."""
+    """Attacks, corruptions and measures, with their parameters; by default the paper's twenty keys (protocol)."""
     measurements: tuple[str, ...] = Field(
         default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED)}
     )

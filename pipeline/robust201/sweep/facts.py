@@ -148,7 +148,7 @@ def _dataset_facts(
 def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | None]]:
     """Yield ("", None) for the sweep's images, and then each key that selects its own images, with its selection."""
     yield "", None
-    yield from ((key, own) for key, parameters in config.parameters.items() if (own := parameters.own_images))
+    yield from ((key, images) for key, parameters in config.parameters.items() if (images := parameters.own_images))
 
 
 def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, filters: Filters) -> Iterator[Network]:
@@ -220,7 +220,7 @@ def assumed_facts(config: SweepConfig) -> Facts:
     return Facts(
         {
             dataset: DatasetFacts(
-                {key: ImageFacts(_count_images(config, dataset, own), "") for key, own in _selections(config)},
+                {key: ImageFacts(_count_images(config, dataset, chosen), "") for key, chosen in _selections(config)},
                 networks,
             )
             for dataset in config.datasets
@@ -268,15 +268,15 @@ def merge_plans(sources: Sequence[Path], target: Path) -> None:
 
 def _fill_facts(facts: Facts, other: Facts) -> Facts:
     datasets = {
-        dataset: _fill_dataset(own, other.datasets[dataset]) if dataset in other.datasets else own
-        for dataset, own in facts.datasets.items()
+        dataset: _fill_dataset(known, other.datasets[dataset]) if dataset in other.datasets else known
+        for dataset, known in facts.datasets.items()
     }
     return replace(facts, datasets=datasets)
 
 
-def _fill_dataset(own: DatasetFacts, other: DatasetFacts) -> DatasetFacts:
-    corruptions = other.corruptions | own.corruptions if own.images_of() == other.images_of() else own.corruptions
-    return replace(own, networks=_fill_hashes(own.networks, other.networks), corruptions=corruptions)
+def _fill_dataset(facts: DatasetFacts, other: DatasetFacts) -> DatasetFacts:
+    corruptions = other.corruptions | facts.corruptions if facts.images_of() == other.images_of() else facts.corruptions
+    return replace(facts, networks=_fill_hashes(facts.networks, other.networks), corruptions=corruptions)
 
 
 def load_plan(results: Path) -> tuple[SweepConfig, Facts]:

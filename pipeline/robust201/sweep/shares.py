@@ -47,9 +47,9 @@ class Share:
         """
         states, n_outside = [], 0
         for key_state in state.keys:
-            key, is_own = key_state.key, self._slices_of(key_state.key)
-            states.append(KeyState(key, key_state.done | ~is_own[:, None]))
-            has_parts = np.logical_or.reduceat(is_own, key.first_slices[:-1])
+            key, is_in_share = key_state.key, self._slices_of(key_state.key)
+            states.append(KeyState(key, key_state.done | ~is_in_share[:, None]))
+            has_parts = np.logical_or.reduceat(is_in_share, key.first_slices[:-1])
             n_outside += int((~has_parts).sum()) * len(key.strengths)
         return SweepState(tuple(states)), n_outside
 
@@ -60,8 +60,8 @@ class Share:
         """
         first = np.array([int(unit[:_HASH_DIGITS], 16) for unit in key.units], np.int64) % self.count
         index = np.arange(int(key.n_slices.sum())) - np.repeat(key.first_slices[:-1], key.n_slices)
-        own: NDArray[np.bool_] = (np.repeat(first, key.n_slices) + index) % self.count == self.index - 1
-        return own
+        shares = (np.repeat(first, key.n_slices) + index) % self.count
+        return np.asarray(shares == self.index - 1)
 
     def has_images(self, *names: str | int) -> bool:
         """Return whether the share generates the corrupted images whose `ImagePart.id` consists of `names`."""
