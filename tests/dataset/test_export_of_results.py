@@ -118,8 +118,8 @@ def test_exported_files_have_the_merged_rows_of_slices(make_sweep, tmp_path):
     for key in plan.keys:  # pickled rows, with only the key's names, read the same values
         key_rows = KeyRows(folder, key, folder.list())
         accuracies = [key_rows.read(network, ["accuracy"]) for network in range(len(key.networks))]
-        other = pickle.loads(pickle.dumps(key_rows))
-        assert [other.read(network, ["accuracy"]) for network in range(len(key.networks))] == accuracies
+        unpickled = pickle.loads(pickle.dumps(key_rows))
+        assert [unpickled.read(network, ["accuracy"]) for network in range(len(key.networks))] == accuracies
 
 
 def replace_images(folder, row, digest):

@@ -58,8 +58,8 @@ def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
         assert dataset.query(measure="cm") == single_dataset.query(measure="cm")
         assert dataset.table.equals(single_dataset.table)
         matrices, expected_matrices = (
-            [matrix for rows in each.iter_rows("cifar10", "pgd", "cm") for matrix in rows.nested_values("cm")]
-            for each in (dataset, single_dataset)
+            [matrix for rows in reader.iter_rows("cifar10", "pgd", "cm") for matrix in rows.nested_values("cm")]
+            for reader in (dataset, single_dataset)
         )
         assert matrices == expected_matrices
         accuracy = dataset.accuracy(2, "cifar10", "pgd", 8.0)

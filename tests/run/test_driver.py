@@ -91,10 +91,10 @@ def test_first_signal_asks_the_part_in_progress_to_stop(tmp_path, number):
         signal.raise_signal(number)
         assert should_stop()
 
-    before = signal.getsignal(number)
+    handler_before = signal.getsignal(number)
     tally = run_work(Numbers(tmp_path, compute), lambda _line: None)
     assert (tally.n_parts, tally.is_drained, tally.is_out_of_time) == (1, True, number == signal.SIGUSR1)
-    assert signal.getsignal(number) == before
+    assert signal.getsignal(number) == handler_before
 
 
 @pytest.mark.parametrize(("second", "repeat_seconds"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 60.0)])

@@ -23,9 +23,9 @@ def run_child(code):
 @pytest.fixture
 def handlers():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
+    handlers_before = [signal.getsignal(number) for number in numbers]
     yield
-    assert [signal.getsignal(number) for number in numbers] == before
+    assert [signal.getsignal(number) for number in numbers] == handlers_before
 
 
 @pytest.mark.parametrize("code", [0, 2, 3, 4, 130])
@@ -36,12 +36,12 @@ def test_guard_returns_the_exit_code_of_its_child(handlers, code, capfd):
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)", "os.abort()"])
 def test_lost_child_gives_one_line_and_leaves_no_process(handlers, end, capfd):
-    before = {process.pid for process in psutil.process_iter()}
+    pids_before = {process.pid for process in psutil.process_iter()}
     assert run_child(HELPER + "a.beat(); " + end) == 3
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert "Ray" in line
-    assert not [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
+    assert not [process for process in psutil.Process().children(recursive=True) if process.pid not in pids_before]
 
 
 def test_child_without_heartbeats_is_killed(handlers, monkeypatch):

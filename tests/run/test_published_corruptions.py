@@ -85,8 +85,8 @@ def test_unfiltered_run_requires_all_published_images(config, requests, tmp_path
 def test_share_rejects_images_that_the_plan_lacks(config):
     with prepare_run(config, Filters(keys=("clean",)), lambda _line: None):
         pass
-    before = read_tree(config.results)
+    tree_before = read_tree(config.results)
     with pytest.raises(InputError, match="digits brightness"):
         run_share(config, Share(1, 1))
-    assert read_tree(config.results) == before
+    assert read_tree(config.results) == tree_before
     assert run_share(config, Share(1, 1), Filters(keys=("clean",))).is_complete

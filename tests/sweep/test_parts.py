@@ -87,13 +87,13 @@ def test_slices_cover_each_image_once_at_multiples_of_the_step(n_images, step, s
 
 def test_slices_depend_only_on_the_unit_and_the_folder():
     pgd = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)).keys[1]
-    other = plan_of(
+    changed = plan_of(
         slices=SliceFormat(1e-6, 4, is_cpu=False),
         keys={"pgd": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}},
         measurements=["accuracy"],
     )
-    assert other.keys[0].n_slices.tolist() == pgd.n_slices.tolist() == [3, 3, 3]
-    assert other.keys[0].units.tolist() == pgd.units.tolist()
+    assert changed.keys[0].n_slices.tolist() == pgd.n_slices.tolist() == [3, 3, 3]
+    assert changed.keys[0].units.tolist() == pgd.units.tolist()
 
 
 def test_slices_begin_between_batches_if_bits_may_depend_on_the_batch():

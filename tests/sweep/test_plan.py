@@ -140,10 +140,10 @@ def test_fields_outside_the_protocol_do_not_change_units_and_slices(change, tmp_
     images, weights = {"": ImageFacts(10_000, "p")}, (Network("narrow", Weights("w")),)
     facts = Facts({"digits": DatasetFacts(images, weights)}, {"space": "s", "keys.mine": "m"})
     keys = {key: {} for key in ATTACKS} | {"mine": mine | {"strengths": [1.0]}}
-    others = {key: _one_strength(key) for key in ATTACKS} | {"mine": mine | {"strengths": [1, 2], "passes": 9}}
+    changed = {key: _one_strength(key) for key in ATTACKS} | {"mine": mine | {"strengths": [1, 2], "passes": 9}}
     plans = [
         make_plan(make_config(**network, keys=keys), facts, slices),
-        make_plan(make_config(**network | {"space": mine | {"gmacs": 0.7}} | change, keys=others), facts, slices),
+        make_plan(make_config(**network | {"space": mine | {"gmacs": 0.7}} | change, keys=changed), facts, slices),
     ]
     for first, second in zip(*(plan.keys for plan in plans), strict=True):
         assert (first.units.tolist(), first.n_slices.tolist()) == (second.units.tolist(), second.n_slices.tolist())
