@@ -78,7 +78,7 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed():
     assert not ties_of_accuracies.is_paired
 
 
-def test_ties_with_best_include_the_best_and_equal_networks():
+def test_ties_with_best_includes_the_best_and_equal_networks():
     result = ties_with_best([0.5, np.nan, 0.9, 0.9], 100)
     assert (result.best_index, result.tied.tolist()) == (2, [False, False, True, True])
     assert np.isnan(result.p_values[1])

@@ -147,7 +147,7 @@ class Weights:
             number.
         seed: seed of the training or of random weights; None if unknown.
         is_random: whether the weights are untrained.
-        steps: training iterations so far; None if unknown.
+        steps: number of training iterations before this state; None if unknown.
     """
 
     sha256: str

@@ -81,7 +81,7 @@ class CorruptedStore:
         return self._digests[key, *severities]
 
     def identity(self, key: str) -> dict[str, Any]:
-        """Return the protocol fields (JSON) that identify published pixels of a corruption (see `digest`)."""
+        """Return the protocol fields (JSON) that identify a corruption's published pixels by their `digest`."""
         return {"source": self.source, "sha256": self.digest(key)}
 
     def check(self, key: str) -> None:
@@ -166,7 +166,7 @@ def write_clean_set(made: ArrayFolder, images: ImageSet) -> None:
     if not made.exists and any(made.folder.glob("*.npy")):
         raise DatasetError(
             f"Generating corruptions failed for {made.folder}: the folder contains .npy files that robust201 did not "
-            "make, and that may be published. Choose another folder."
+            "make; they may be published files. Choose another folder."
         )
     recipe: Recipe = {"dataset": images.dataset, "images_sha256": images.sha256}
     labels = images.labels.astype("uint8" if images.n_classes <= 256 else "uint16")  # published labels are uint8

@@ -140,13 +140,13 @@ class BatchSizes:
 
 
 def halve_all(*all_sizes: BatchSizes) -> int | None:
-    """Halve the batches of several forms of a network; return the largest new limit, or None if none can be halved."""
+    """Halve each distinct `BatchSizes` of a network; return the largest new limit, or None if none can be halved."""
     halved = [sizes for sizes in {id(sizes): sizes for sizes in all_sizes}.values() if sizes.halve()]
     return max((sizes.limit for sizes in halved if sizes.limit is not None), default=None)
 
 
 def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
-    """Split samples into batches of a few sizes, with little padding.
+    """Split samples into batches of the given sizes, with little padding.
 
     Full batches of the largest size come first. If the remaining samples fill three quarters of the smallest sufficient
     size, they form one batch of this size. Otherwise, a batch of the largest size that they fill comes next, and so on.

@@ -1,7 +1,7 @@
 """Detection of NaN and infinity in the logits and gradients that a network returns to an attack.
 
-An attack cannot follow such a gradient: the sign of NaN is 0, and a step of length NaN is undone or clipped. The image
-would stay where it is, and the network would look robust. A `Watch` therefore counts such results on the device,
+An attack cannot follow a gradient with NaN: the sign of NaN is 0, and a step of length NaN is undone or clipped. The
+image would stay where it is, and the network would look robust. A `Watch` therefore counts such results on the device,
 without waiting for it, while `WatchedModel` and `Classifier` pass them on unchanged.
 """
 

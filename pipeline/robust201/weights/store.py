@@ -58,8 +58,8 @@ _RECREATE_ADVICE = "Import the weights again, or run their training again."
 class CheckpointStore:
     """A folder of weights with a manifest, which the first `add` creates.
 
-    At the end of a `with` block, the manifest is flushed. It is read on first use, without torch. If the store verifies
-    hashes (`verify_hashes`), `check` compares the hash of each file once with the manifest.
+    The manifest is read on first use, and flushed at the end of a `with` block. With `verify_hashes`, `check` compares
+    the hash of each file with the manifest, once per file.
     """
 
     def __init__(self, root: Path, *, verify_hashes: bool = False) -> None:
