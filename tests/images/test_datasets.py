@@ -255,7 +255,7 @@ INVALID_COLUMNS = (
 
 
 @pytest.mark.parametrize("content", [*INVALID_COLUMNS, 0, 10, 200, -4])
-def test_load_images_rejects_other_and_truncated_parquet_files(tmp_path, content):
+def test_load_images_rejects_truncated_parquet_files_and_invalid_columns(tmp_path, content):
     file = write_table(tmp_path / "test.parquet", make_encoded_images(3), [0, 1, 2])
     if isinstance(content, int):
         file.write_bytes(file.read_bytes()[:content])

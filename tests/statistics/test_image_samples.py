@@ -73,7 +73,7 @@ def test_two_images_per_stratum_suffice(pilot):
     assert (result.standard_error > 0).all()
 
 
-def test_a_single_network_and_wrong_numbers_of_images_are_rejected(pilot):
+def test_single_network_and_invalid_numbers_of_images_are_rejected(pilot):
     with pytest.raises(ConfigError, match="pilot"):
         Pilot(*make_outcomes(1))
     for n in (3, N + 1):

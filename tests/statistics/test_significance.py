@@ -39,7 +39,7 @@ def test_two_proportion_p_values_match_the_chi_square_test(n, data):
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.5))
-def test_holm_adjust_rejects_step_by_step(p_values, level):
+def test_holm_adjust_matches_the_step_down_procedure(p_values, level):
     rejected = set()
     for step, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if (len(p_values) - step) * p_values[index] > level:

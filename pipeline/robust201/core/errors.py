@@ -24,11 +24,11 @@ def shorten(message: str) -> str:
         return message
     n_omitted = len(message) - _MESSAGE_BEGINNING_CHARACTERS - _MESSAGE_END_CHARACTERS
     beginning, end = message[:_MESSAGE_BEGINNING_CHARACTERS], message[-_MESSAGE_END_CHARACTERS:]
-    return f"{beginning}… ({n_omitted:,} characters left out) …{end}"
+    return f"{beginning}… ({n_omitted:,} characters omitted) …{end}"
 
 
 def one_line(value: object, max_length: int = 300) -> str:
-    """Return the text of an object as one line of at most `max_length` characters, without the final full stop.
+    """Return the text of an object as one line of at most `max_length` characters, without final full stops.
 
     For an empty text, return the name of the object's type.
     """
@@ -107,7 +107,7 @@ class UnstableNetworkError(EvaluationError):
 
 
 class UnstableInputError(NetworkError, UnstableNetworkError):
-    """The checks before the first key found that a network is unstable."""
+    """The checks before an evaluation found that a network is unstable."""
 
 
 class PerturbationError(EvaluationError):

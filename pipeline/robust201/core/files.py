@@ -182,7 +182,7 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_leftovers(root: Path, *, skipped: str = "") -> None:
-    """Delete temporary files and folders of killed processes below a folder, except in folders named `skipped`."""
+    """Delete old temporary files and folders anywhere below `root`, except in folders named `skipped`."""
     paths = []
     for folder, folder_names, file_names in os.walk(root):
         paths += [Path(folder, name) for name in (*folder_names, *file_names) if is_temporary(name)]
@@ -347,7 +347,7 @@ def sole_writer(folder: Path, operation: str, *, wait: bool = False) -> Iterator
 
 
 BUNDLED_FOLDERS = ("jobs", "benchmark_data")
-"""Folders that ship next to the code of robust201; in a checkout, there are other folders too."""
+"""Folders of bundled files. A checkout also contains folders whose files are not bundled."""
 
 
 def bundled(name: str) -> Path:

@@ -60,7 +60,7 @@ class Batch(NamedTuple):
 
 
 class BatchSizes:
-    """Numbers of samples that a network computes at once; one object per network and device.
+    """Numbers of samples that a network processes at once; there is one object per network and device.
 
     Args:
         maxima: maximum numbers of samples per pass; None for no maximum.

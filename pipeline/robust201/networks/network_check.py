@@ -200,8 +200,8 @@ def _check_finite(logits: torch.Tensor, images: CheckedImages, message_start: st
 
 
 def _differ_only_by_rounding(logits: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    """Return whether logits (B, C) equal others, up to a tolerance relative to each logit and to typical logits."""
-    # Neither masked classes, with logits such as -1e9, nor a few large logits may hide differences of other logits.
+    """Return whether logits (B, C) equal `expected` up to a tolerance, relative to each logit and to typical logits."""
+    # Neither the logits of masked classes, such as -1e9, nor a few large logits may hide differences of other logits.
     # Most masked classes are constant, and none is among an image's two most probable classes.
     magnitudes = expected.abs()
     is_varying = expected.amax(dim=0) > expected.amin(dim=0)

@@ -143,12 +143,13 @@ class Watch:
         )
         faulty_numbers = numbers[is_fault.cpu().numpy()].tolist()
         if faulty_numbers:
-            place = name_images(faulty_numbers)
+            location = name_images(faulty_numbers)
         else:
             distances = (images - first_image).flatten(1).norm(dim=1)
-            place = f"a perturbed image (nearest original: {name_images([int(numbers[int(distances.argmin())])])})"
+            nearest = name_images([int(numbers[int(distances.argmin())])])
+            location = f"a perturbed image (nearest original: {nearest})"
         return (
-            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {place}. "
+            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {location}. "
             f"{NOT_FINITE_ADVICE}"
         )
 

@@ -118,7 +118,7 @@ class Column:
             column's; None if the column contains no means.
         largest: largest per-image number, for means; `to_fixed_point` clips larger numbers to it.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
-        is_counted: (value, `cm`) → whether whole numbers agree with `cm`; None if this cannot be checked.
+        is_counted: (array, `cm`) → whether a column of integers agrees with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
