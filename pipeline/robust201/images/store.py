@@ -1,7 +1,7 @@
 """The store of images that robust201 makes: a folder of `.npy` arrays, and `made.json` with the recipe of each array.
 
 `made.json` is ``{"arrays": {<name>: {"sha256": …, "recipe": …, "info": …}}}``, where `sha256` is the hash of
-`<name>.npy`. A recipe contains everything that determines the array; `info` contains other properties of it. Both are JSON.
+`<name>.npy`. A recipe contains everything that determines the array; `info` has other properties of it. Both are JSON.
 An array is complete once `made.json` lists it, so an interrupted computation resumes with the missing arrays.
 """
 

@@ -1,1 +1,1 @@
-"""The result store: a file's name says which part of which unit it holds, and one listing of names is the state."""
+"""The result store. A file's name states which part of which unit it has, so a listing shows which parts are done."""

@@ -61,8 +61,8 @@ def find_network_warnings(config: SweepConfig | TrainingConfig) -> Iterator[str]
                 f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
                 f"{_format_numbers(normalisation.mean)} and std {_format_numbers(normalisation.std)}. "
                 "If they take pixels in [0, 1], as with `robust201 evaluate`, write `normalisation: {mean: [0, 0, 0], "
-                f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there, and pass them to "
-                "`evaluate` and `compare` as --mean and --std."
+                f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there, and append them "
+                "to the network of `evaluate` and `compare` as ,mean=… and ,std=…."
             )
 
 

@@ -90,14 +90,14 @@ class CosineSchedule(StrictModel):
 
 
 class StepSchedule(_OneFieldSection):
-    """The learning rate is multiplied by `factor` at each point, starting with the first step at or after the point."""
+    """At each point, the learning rate is multiplied by `factor`, from the first step at or after the point on."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_increasing)] | None = None
-    """Points in epochs, such as 62.5."""
+    """Points at which the learning rate changes, in epochs, such as 62.5."""
     at_iterations: Annotated[tuple[StepCount, ...], AfterValidator(_check_increasing)] | None = None
-    """Points in steps."""
+    """Points at which the learning rate changes, in steps."""
     factor: Annotated[float, Field(gt=0, lt=1e3)] = 0.1
-    """Factor of the learning rate at each point."""
+    """Factor by which the learning rate is multiplied at each point."""
 
 
 class Schedule(_OneFieldSection):
@@ -106,7 +106,7 @@ class Schedule(_OneFieldSection):
     cosine: CosineSchedule | None = None
     """Learning rate that decreases to 0 along half a cosine, updated at each step."""
     steps: StepSchedule | None = None
-    """Learning rate that is multiplied by a factor at certain points."""
+    """Learning rate that is multiplied by a factor at given points."""
 
 
 def _check_length(value: object) -> object:
@@ -261,8 +261,8 @@ class Recipe(StrictModel):
     data: DataSection | None = None
     """Training images other than those of the dataset."""
     start: Start | None = None
-    """Training run whose final weights, including the output layer, are the initial weights; optimiser and schedule
-    restart."""
+    """Training run whose final weights, including the output layer, are the initial weights. The optimiser and the
+    schedule start anew."""
     on: tuple[str, ...] | None = None
     """Datasets to which the recipe applies; by default all."""
     snapshots: Snapshots = Snapshots()
