@@ -1,6 +1,6 @@
 """Components of the corruption generator, compared with simple loops that follow the published script.
 
-`test_corruptions` compares the other corruptions with hashes of the script's results (`SCRIPT_HASHES`).
+Corruptions with a hash in `test_corruptions.SCRIPT_HASHES` are compared there with the results of the script itself.
 """
 
 import math

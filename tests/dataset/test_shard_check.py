@@ -29,7 +29,7 @@ def find_shards(config):
     return folder, [shard_name("digits", name) for name in folder.list()["digits"]]
 
 
-def test_sound_results_have_no_findings(config):
+def test_valid_results_have_no_findings(config):
     run_inline(config)
     n_files = []
     assert verify(config.results, on_progress=lambda n_done, _n_files: n_files.append(n_done)) == []

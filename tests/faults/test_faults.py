@@ -194,7 +194,7 @@ def resize(folder, size):
     subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
 
 
-def test_second_driver_is_rejected_and_takes_over_a_dead_one(tmp_path, expected):
+def test_second_driver_is_rejected_unless_the_first_is_dead(tmp_path, expected):
     trial = Trial(tmp_path, executor="inline")
     first = trial.start()
     wait_for_parts(trial, first, 1)

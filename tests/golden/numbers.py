@@ -172,8 +172,8 @@ def processor() -> str:
 
 
 def _label(key: str, parameters: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in parameters.items() if not isinstance(value, list)}
-    return " ".join([key, *(f"{name}={value}" for name, value in shown.items())])
+    scalars = {name: value for name, value in parameters.items() if not isinstance(value, list)}
+    return " ".join([key, *(f"{name}={value}" for name, value in scalars.items())])
 
 
 def _evaluate(model: nn.Module, tasks: Tasks, engine: str) -> Iterator[tuple[str, Mapping[str, Any], Any]]:

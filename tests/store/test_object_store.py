@@ -177,7 +177,7 @@ def test_wrong_location_is_not_saved(s3, s3_url, tmp_path, monkeypatch):
     assert not (root / "format.json").exists()
 
 
-def test_folder_keeps_its_location(tmp_path):
+def test_folder_keeps_the_location_of_its_shards(tmp_path):
     url = f"file://{tmp_path / 'elsewhere'}"
     ResultsFolder.create(tmp_path / "away", SLICES, url)
     ResultsFolder.create(tmp_path / "here", SLICES)

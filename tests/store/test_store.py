@@ -117,7 +117,7 @@ def test_shard_of_another_unit_counts_as_damaged(folder):
         read_shard(folder, name)
 
 
-def test_existing_folder_keeps_its_slices(folder):
+def test_existing_folder_keeps_its_slice_format(folder):
     assert ResultsFolder.create(folder.root, SliceFormat(5.0, 1, is_cpu=False)).slices == SLICES
 
 

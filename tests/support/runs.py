@@ -89,7 +89,7 @@ def read_state(results: Path) -> SweepState:
 
 
 def read_rows(results: Path, keys: tuple[str, ...] | None = None) -> list[tuple[Unit, UnitRows]]:
-    """Return the results of all units, or of those of some keys."""
+    """Return the results of all units, or of the units of some keys."""
     plan, folder = open_results(results)
     listing = folder.list()
     return [item for key in plan.narrow(keys=keys).keys for item in KeyRows(folder, key, listing)]

@@ -1,4 +1,4 @@
-"""Training states: the last one is kept, damaged ones are deleted, and those of another training run are rejected."""
+"""Saved states of a training run: only the last one is kept, damaged ones are deleted, unreadable ones are errors."""
 
 import pytest
 import torch

@@ -25,7 +25,7 @@ StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 
 
 class UnitResults(Protocol):
-    """The results of some units; can be pickled, so that another process reads them."""
+    """The results of some units; can be pickled, so that another process can read them."""
 
     @property
     def provenances(self) -> Iterable[Any]:
@@ -68,7 +68,7 @@ def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard:
 
 
 class KeyRows:
-    """Reads the results of one key from a listing of shards; can be pickled, so that another process reads them.
+    """Reads the results of one key from a listing of shards; can be pickled, so that another process can read them.
 
     Args:
         folder: the results folder.
@@ -99,7 +99,7 @@ class KeyRows:
         self._pixels: dict[float, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Most of the names belong to other keys. Without them, names have other rows.
+        # Names of other keys are left out. This changes the row numbers, so `_rows_of_network` is left out, too.
         state = vars(self) | {"_folder": self._folder.root, "_names": self._names[find_rows(self.key, self._names)[1]]}
         return {name: value for name, value in state.items() if name != "_rows_of_network"}
 

@@ -1,1 +1,1 @@
-"""The result store. A file's name states which part of which unit it has, so a listing shows which parts are done."""
+"""The result store. A file is named after the unit and part whose results it has, so a listing shows what is done."""

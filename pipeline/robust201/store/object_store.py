@@ -29,7 +29,7 @@ from robust201.core.errors import StorageError, StorageLibraryError, did_you_mea
 from robust201.core.files import NewFile
 
 PUT_STEPS = ("ready", "put")
-"""Steps of publishing at which `on_step` is called: before the request is sent, and after the response."""
+"""Steps of writing an object at which `on_step` is called: before the request is sent, and after the response."""
 
 _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 _CONFLICT_ATTEMPTS = 6

@@ -118,7 +118,7 @@ def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
         if folder.slices != known.slices:
             raise InputError(
                 f"Merging failed for {folder.root}: expected {known.slices}, as in {known.root}, got {folder.slices}. "
-                "Merge folders that were made with the same batch_size, device and gmacs_per_second."
+                "Merge folders that were created with the same batch_size, device and gmacs_per_second."
             )
     target = ResultsFolder.create(out, known.slices, known.url if out.exists() else "")
     report = PackReport()

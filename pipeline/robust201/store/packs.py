@@ -21,13 +21,13 @@ from robust201.store.names import NAME_DTYPE, NAME_LENGTH, Names, ShardName, mer
 
 PACKS = "packs"
 PACK_BYTES = 512 << 20
-"""Size from which no shard is added to a pack; the paper's sweep (200 GB) fills 400 packs."""
+"""Size in bytes at which a pack is full; the paper's sweep (200 GB) fills 400 packs."""
 
 _PACK_NAME = re.compile(r"([0-9a-f]{16})\.(\d{14})\.pack")
 
 
 class Pack(NamedTuple):
-    """A pack's path, the names of its shards (F), and their positions (F + 1)."""
+    """A pack's path, the names (F,) of its F shards, and the positions (F + 1,) of the shards and the index."""
 
     path: str
     names: Names
@@ -115,7 +115,7 @@ NewPack = Callable[[], AbstractContextManager[NewFile]]
 def write_packs(
     contents: Iterable[tuple[ShardName, bytes]], new_pack: NewPack, pack_bytes: int = PACK_BYTES
 ) -> Iterator[int]:
-    """Write shards, which are sorted by name, to packs; yield the number of shards of each pack when it is stored."""
+    """Write shards, which must be sorted by name, to packs; after each pack, yield its number of shards."""
     remaining = iter(contents)
     for first in remaining:
         with new_pack() as file:

@@ -106,8 +106,8 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         # `pq.read_table` takes twice as long, and Arrow's dataset API three times as long.
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             stored = file.schema_arrow.names
-            selected = columns or stored  # if all columns are read, their strengths are compared with the labels
-            table = {name: file.reader.read_column(stored.index(name)) for name in selected if name in stored}
+            wanted = columns or stored  # of a complete shard, the strengths are compared with the labels
+            table = {name: file.reader.read_column(stored.index(name)) for name in wanted if name in stored}
             labels = json.loads(file.metadata.metadata[METADATA_KEY.encode()])
         if labels["version"] != VERSION:
             raise ValueError(f"version {labels['version']}, not {VERSION}")

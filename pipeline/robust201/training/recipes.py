@@ -149,7 +149,7 @@ class _Attack(StrictModel):
 
 
 class PgdTraining(_Attack):
-    """Training on adversarial images only (Madry et al., ICLR 2018); the defaults are those of NAS-RobBench-201."""
+    """Training on adversarial images only (Madry et al., ICLR 2018), by default with NAS-RobBench-201's settings."""
 
     steps: StepCount = 7
     """Number of steps along the sign of the gradient."""
@@ -161,7 +161,7 @@ class TradesTraining(_Attack):
     """Cross-entropy on the image, plus beta times KL(clean || adversarial prediction) (Zhang et al., 2019).
 
     The attack maximises the divergence. A random start is needed because the divergence has no gradient at the image
-    itself; the standard deviation of a `normal` start, 0.001, is that of the authors' code.
+    itself. A `normal` start has a standard deviation of 0.001, as in the authors' code.
     """
 
     steps: StepCount = 10

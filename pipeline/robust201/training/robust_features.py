@@ -12,7 +12,7 @@ There are three methods:
   becomes the label even if the attack fails. The results are the authors' D_NR (`drand_CIFAR` and `ddet_CIFAR`).
 
 The representation is the input of the network's last linear layer. docs/protocol/training.md gives the source of each
-choice. Each batch of images is stored in an array of its own until all are complete, so an interrupted command resumes
+choice. Each batch of images is stored in a separate array until all are complete, so an interrupted command resumes
 with the missing batches (see `images.store`).
 """
 
