@@ -144,7 +144,7 @@ class CheckpointStore:
         return self._find_matching((space, dataset, index), queries)
 
     def _find_matching(self, network: NetworkName, queries: Sequence["_Query"]) -> tuple[CheckpointRecord, ...]:
-        """Return the sorted matches of all queries; raise if a query matches none, or several recipes."""
+        """Return the sorted matches of all queries; see `find_all` for the errors."""
         trials = self._load_networks().get(network, {})
         for query in queries:
             if not any(query.matches(record) for record in trials.values()):
