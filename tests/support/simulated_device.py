@@ -1,4 +1,4 @@
-"""A fake accelerator: its tensors hold CPU tensors, so operations compute real values; the host's waits are counted.
+"""A simulated accelerator: its tensors wrap CPU tensors, so operations compute values; waits of the host are counted.
 
 An operation that mixes tensors of this device and the CPU raises an error, as on a GPU. So does a nondeterministic
 operation if PyTorch's deterministic mode is "error". An operation waits if the host needs a tensor's value, a copy of
@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-NAME = "pretended"
+NAME = "simulated"
 
 WAITING_OPERATIONS = {
     "aten::_local_scalar_dense",
