@@ -106,7 +106,7 @@ def make_case(index: int, size: Size) -> Case:
     return case
 
 
-def measured(size: Size, task: Callable[[], object]) -> dict[str, float | None]:
+def measure_cost(size: Size, task: Callable[[], object]) -> dict[str, float | None]:
     """Return a task's seconds, and its peak memory on a GPU in GiB."""
     clock = make_clock(size.device)
     if size.is_rehearsal:
@@ -117,18 +117,18 @@ def measured(size: Size, task: Callable[[], object]) -> dict[str, float | None]:
 
 
 def measure_attacks(size: Size) -> Rows:
-    """Run attacks that use cumulative sums, and the strongest others, with deterministic algorithms only."""
+    """Run attacks that use cumulative sums, and other strong attacks, with deterministic algorithms only."""
     keys = ("aa_fab-t", "aa_apgd-ce_l1", "aa_apgd-t", "fmn_l2", "pgd_l2")
     for index in size.networks:
         case = make_case(index, size._replace(images=min(size.images, 512)))
         for key in keys:
             options = TASKS[key].parameters(steps=size.steps)
             attack = partial(case.attack, key, options.strengths[:2], options)
-            yield {"network": index, "attack": key, **measured(size, lambda: exhaust(attack()))}  # noqa: B023
+            yield {"network": index, "attack": key, **measure_cost(size, lambda: exhaust(attack()))}  # noqa: B023
 
 
 def measure_precision(size: Size) -> Rows:
-    """Measure relative errors of a convolution and a product after a caller has requested TF32 for everything."""
+    """Measure the relative errors of a convolution and a matrix product after the caller has requested TF32 for all."""
     generator = torch.Generator().manual_seed(0)
     images, weight, left, right = (
         torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -188,7 +188,7 @@ def images_per_second(size: Size, compute: Callable[[], object]) -> float:
 
 
 def measure_passes(size: Size) -> Rows:
-    """Measure passes of autograd and of the compiled network, whose bits must be equal with and without graphs."""
+    """Measure passes with autograd and with the compiled network, whose bits must be equal with and without graphs."""
     for index in size.networks:
         case = make_case(index, size)
         models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.published}
@@ -210,7 +210,7 @@ def measure_square(size: Size) -> Rows:
         options = TASKS["aa_square"].parameters(queries=size.queries)
         for name, copy in copies.items():
             with patch("robust201.attacks.samples.copy_to_device", copy):
-                row = measured(
+                row = measure_cost(
                     size,
                     lambda: exhaust(case.attack("aa_square", (HARMLESS_EPSILON_255,), options)),  # noqa: B023
                 )

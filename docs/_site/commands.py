@@ -57,8 +57,8 @@ def _refer_to_shared(text: str, shared: dict[str, str]) -> str:
 
     def shorten(match: re.Match[str]) -> str:
         parameters = list(_PARAMETER.finditer(match[0]))
-        own = [parameter[0] for parameter in parameters if shared.get(parameter[1]) != parameter[0]]
+        unshared = [parameter[0] for parameter in parameters if shared.get(parameter[1]) != parameter[0]]
         names = [f"`{parameter[1]}`" for parameter in parameters if shared.get(parameter[1]) == parameter[0]]
-        return "".join(own) + (f"* as above: {', '.join(names)}\n" if names else "")
+        return "".join(unshared) + (f"* as above: {', '.join(names)}\n" if names else "")
 
     return re.sub(r"(?:^\* `.*\n)+", shorten, text, flags=re.M)

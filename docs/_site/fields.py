@@ -191,10 +191,10 @@ def describe_models(name: str) -> str:
     model = MODELS[name]
     shared = {} if model is SweepConfig else nested_models(SweepConfig)
     schema, models = _make_schema(model), nested_models(model)
-    own = [(nested, part) for nested, part in sorted(schema.get("$defs", {}).items()) if nested not in shared]
+    unshared = [(nested, part) for nested, part in sorted(schema.get("$defs", {}).items()) if nested not in shared]
     sections = [
         ("Top level", model.__name__, schema),
-        *((_format_heading(nested), nested, part) for nested, part in own),
+        *((_format_heading(nested), nested, part) for nested, part in unshared),
     ]
     text = "\n\n".join(
         f"## {heading}\n\n{_extract_summary(part)}\n\n{_describe_fields(models[nested], part, shared)}"

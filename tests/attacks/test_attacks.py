@@ -1,4 +1,4 @@
-"""The contract and properties of every task, and comparison of four attacks with their libraries."""
+"""The contract and properties of every task, and comparison of the reference engine with the libraries."""
 
 import dataclasses
 import functools
@@ -173,7 +173,7 @@ def test_part_uses_random_numbers_of_whole_unit(task):
         ("aa_square", {"queries": 60}),
     ],
 )
-def test_reference_engine_gives_the_bits_of_the_library(key, changes):
+def test_reference_engine_matches_library_bitwise(key, changes):
     task = TASKS[key]
     parameters = small_parameters(task, **changes)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(key))
@@ -188,7 +188,7 @@ def test_reference_engine_gives_the_bits_of_the_library(key, changes):
 
 def test_defaults_match_the_libraries():
     parameters, attack = TASKS["pgd"].parameters(), foolbox.attacks.LinfPGD()
-    settings = [(each.steps, each.rel_stepsize, each.random_start) for each in (parameters, attack)]
+    settings = [(source.steps, source.rel_stepsize, source.random_start) for source in (parameters, attack)]
     assert settings[0] == settings[1]
     adversary = AutoAttack(tiny_classifier(), version="standard", eps=1 / 255)
     apgd = TASKS["aa_apgd-ce"].parameters()

@@ -49,7 +49,7 @@ SHAPE = (3, SIZE, SIZE)
 
 
 class ExactNetwork(nn.Module):
-    """A network whose float32 logits are computed in float64 from rounded weights, independent of order and batch.
+    """A network whose logits do not depend on the order of sums or on the batch, since they are exact in float64.
 
     Pixels and weights are rounded to multiples of 2**-12 and 2**-6, so every product and sum is exact.
     """
@@ -69,7 +69,7 @@ class ExactNetwork(nn.Module):
 
 
 class ExactModel:
-    """A `Model` of `ExactNetwork`; neither its logits nor its gradients are rounded differently in other batches."""
+    """A `Model` of `ExactNetwork`, whose logits and gradients do not depend on the batch."""
 
     def __init__(self):
         self.network = ExactNetwork()
@@ -210,7 +210,7 @@ def test_evaluate_part_takes_predictions_from_attacked_model():
     (weak, _) = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
     perturbed = attack_images(task, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
     assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
-    # The attack takes one pass, and its results one pass at each of two strengths.
+    # The attack takes one pass, and the evaluation of its results one pass at each of two strengths.
     assert model.n_samples == 3 * len(IMAGES)
 
 
@@ -306,5 +306,5 @@ def test_number_of_passes_follows_from_parameters(key, changes, passes):
     context = dataclasses.replace(tiny_context(key, checked_classifier(network)), engine="fused")
     batches = perturb(TASKS[key], context, parameters, request_of(images, parameters.strengths))
     assert len(list(batches)) == 2
-    # One pass on clean images for all strengths, and for each strength the runs, with a pass on the result of each.
+    # One pass on clean images for all strengths, and at each strength the passes of all runs and of their results.
     assert network.n_images == 8 * (1 + 2 * passes)

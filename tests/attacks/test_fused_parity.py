@@ -31,7 +31,7 @@ FULL_PARAMETERS = {
 every_attack = pytest.mark.parametrize("key", list(FULL_PARAMETERS))
 
 FEW_STEPS = {"steps": 12, "queries": 40}
-"""Few steps and queries, but enough to test the start and end of attacks. APGD first halves its step size at step 3."""
+"""Few steps and queries, but enough for all branches of the attacks. APGD first halves its step size at step 3."""
 
 
 def parameters_of(key, **changes):
@@ -151,7 +151,7 @@ def test_parity_of_pgd_away_from_predicted_labels(key):
         fused_images(key, tiny_classifier(), images, labels, epsilons, SEED, variant)
         for variant in (default_parameters, parameters)
     )
-    # The label of one image in four differs from its prediction, so its attack differs.
+    # The prediction of one image in four differs from the label, so its attack differs, too.
     assert (from_label != from_prediction).flatten(2).any(dim=2).sum(dim=1).tolist() == [5, 5, 5]
 
 
@@ -173,12 +173,12 @@ def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_projections_onto_hyperplanes_are_those_of_the_library(norm):
+def test_projections_onto_hyperplanes_match_library(norm):
     generator = torch.Generator().manual_seed(SEED)
     points = torch.rand(3000, 20, generator=generator)
     weights = torch.randn(3000, 20, generator=generator)
     weights[:, ::2] = 0  # entries without a weight must not move
-    # Near hyperplanes, hyperplanes that some entries reach at 0 or 1, and hyperplanes outside of the cube.
+    # Near hyperplanes, hyperplanes reached after some entries have become 0 or 1, and hyperplanes outside of the cube.
     offsets = (weights * points).sum(1) + torch.tensor([0.01, 0.5, 2.0, 100.0]).repeat(750)
     moves = getattr(hyperplanes, f"project_{norm}")(points, weights, offsets)
     expected = getattr(fab_projections, f"projection_{norm}")(points, weights, offsets)

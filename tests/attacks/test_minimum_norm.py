@@ -1,4 +1,4 @@
-"""Minimum-norm attacks: parity with Foolbox, distances, and warnings about few steps."""
+"""Minimum-norm attacks: parity with Foolbox, stored distances, and images on the boundary of a ball or a class."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ IMAGES = tiny_images()
 CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 CLASSIFIER = tiny_classifier()
-FUSED_TASKS = [task for task in TASKS.values() if task.model.finds_distances]
+MINIMUM_NORM_TASKS = [task for task in TASKS.values() if task.model.finds_distances]
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
@@ -121,7 +121,7 @@ def test_fmn_l2_takes_the_nearer_image_of_the_requested_runs(projection, engine)
     assert torch.allclose(perturb_all(task, parameters, IMAGES, context)[largest_radius], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("task", FUSED_TASKS, ids=lambda task: task.key)
+@pytest.mark.parametrize("task", MINIMUM_NORM_TASKS, ids=lambda task: task.key)
 def test_image_is_correct_at_epsilons_below_its_distance(task):
     # Rounding in this network does not depend on the batch.
     classifier = tiny_classifier(Float64Network())
@@ -179,8 +179,8 @@ def test_perturbation_of_exact_radius_is_in_ball():
 
 
 def test_image_on_the_boundary_without_gradient_stays_unchanged():
-    """The distance to the boundary is then 0 / 0."""
+    """The attack estimates the distance to the boundary by a quotient, which is 0 / 0 for such an image."""
     classifier = tiny_classifier(PathlessNetwork([1.0, 1.0, 0.0, 0.0, 0.0]))
     labels = torch.zeros(len(IMAGES), dtype=torch.int64)
-    for task in FUSED_TASKS:
+    for task in MINIMUM_NORM_TASKS:
         assert torch.equal(fused_minima(task.key, task.parameters(steps=3), classifier, labels), CLEAN)

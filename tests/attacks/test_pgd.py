@@ -52,7 +52,7 @@ def project(key, images, epsilon):
 
 
 def iterates_from_loop(key, epsilon, start, labels):
-    """Return all iterates of a simple loop, the last of which is that of the last step."""
+    """Return the starting point, and the iterate after each step of a simple loop."""
     iterates = [start]
     for _ in range(STEPS):
         x = iterates[-1].clone().requires_grad_()
@@ -80,7 +80,7 @@ def test_variants_match_simple_loop(key, random_start, iterate, label):
         iterates = iterates_from_loop(key, epsilon, start, labels)
         with torch.no_grad():
             losses = [functional.cross_entropy(CLASSIFIER(x), labels, reduction="none") for x in iterates]
-        # Of equal losses, the first is the best.
+        # If losses are equal, the first iterate is the best.
         selected = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), STEPS)
         expected = torch.stack([iterates[index][image] for image, index in enumerate(selected.tolist())])
         torch.testing.assert_close(result, project(key, expected, epsilon), rtol=0, atol=1e-6)

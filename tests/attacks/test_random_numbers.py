@@ -1,4 +1,4 @@
-"""Random numbers of fused attacks: dependence on seed, key, restart and image, distributions, and Square's schedule."""
+"""Random numbers of fused attacks: what they depend on, and their distributions; and the sides of Square's windows."""
 
 import numpy as np
 import pytest

@@ -65,7 +65,7 @@ def test_transform_matches_rot90_and_shifted_arrays():
     torch.testing.assert_close(clockwise, torch.rot90(CLEAN, -1, dims=(2, 3)), rtol=0, atol=1e-5)
     torch.testing.assert_close(counterclockwise, torch.rot90(CLEAN, 1, dims=(2, 3)), rtol=0, atol=1e-5)
     # A shift of 1 is 1/8 of the image, but the coordinates place the 8 pixel centres 1/7 of the image apart, so a shift
-    # of 8/7 moves by one pixel. The second of three angles is 0.
+    # of 8/7 moves the image by one pixel. The second of three angles is 0.
     shifts = TASKS["grid775"].parameters(rotations=3, translations=2, max_translation=8 / 7)
     shifted = transform(CLEAN, source_coordinates(shifts, 8, 8)[4:8])
     for index, (column_shift, row_shift) in enumerate([(-1, -1), (-1, 1), (1, -1), (1, 1)]):

@@ -1,4 +1,4 @@
-"""AutoAttack's standard version: parity with the library, and comparison of its stages with separate attacks."""
+"""AutoAttack's standard version: parity with the library, order of its stages, and networks with few classes."""
 
 import dataclasses
 

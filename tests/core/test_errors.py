@@ -1,4 +1,4 @@
-"""Error messages for damaged and misplaced files are short and name the file."""
+"""Long error messages are shortened, and a full disk has its own error class."""
 
 import errno
 
@@ -15,7 +15,7 @@ def test_long_error_messages_keep_beginning_and_end():
     assert output.endswith("Do this.")
 
 
-def test_full_disk_is_an_error_of_its_own(tmp_path, monkeypatch):
+def test_full_disk_raises_storage_full_error(tmp_path, monkeypatch):
     def fail(**_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""Signals end commands, and leftover files are removed."""
+"""Signals end a command with a `SignalInterrupt`, and old temporary files are removed."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_remove_leftovers_deletes_only_old_temporary_files(tmp_path, monkeypatch
     assert [name for name in ages if (tmp_path / name).exists()] == [*ages][2:]
 
 
-@pytest.mark.parametrize("is_remote", [False, True], ids=["results folder", "other storage"])
+@pytest.mark.parametrize("is_remote", [False, True], ids=["results folder", "URL of shards"])
 def test_run_removes_old_leftovers_from_any_shard_storage(make_sweep, tmp_path, is_remote):
     remote_folder = tmp_path / "far"
     config = make_sweep(

@@ -37,7 +37,7 @@ CELLS = {name: format_spec(operations) for name, operations in SPECIAL_CELLS.ite
 
 
 def logits_and_gradients(network, spec, pixels, labels, precision):
-    """Return the logits and the gradient of the summed cross-entropy for each engine."""
+    """Return, by engine, the logits and the pixels' gradient of the summed cross-entropy."""
     inputs = pixels.clone().requires_grad_()
     logits = Classifier(network, NORMALISATION, N_CLASSES, precision=precision)(inputs)
     (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, labels, reduction="sum"), inputs)
@@ -147,7 +147,7 @@ def test_bf16_convolutions_accumulate_in_float32(size, stride):
     result = kernels.Convolution(weight, bias, device=CPU, dtype=torch.bfloat16, stride=stride)(x)
     exact = functional.conv2d(x.double(), weight, bias, stride, size // 2)
     assert result.dtype == torch.bfloat16
-    # One rounding of the sum; accumulating 576 products in bfloat16 would have ten times the error.
+    # The sum is rounded once. If 576 products were accumulated in bfloat16, the error would be ten times as large.
     torch.testing.assert_close(result.double(), exact, rtol=1.01 * ROUNDING, atol=1e-4)
 
 
@@ -235,7 +235,7 @@ def test_bf16_constant_maps_are_rounded():
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("name", ["#21", "#991", "constant map with a border"])
-def test_bf16_outputs_do_not_depend_on_batch_or_chunk_size(name):
+def test_bf16_outputs_do_not_depend_on_the_batch(name):
     compiled = compile_network(network_of(CELLS[name], channels=8), CELLS[name], NORMALISATION, precision="bf16")
     assert_independent_of_the_batch(compiled, 16)
 

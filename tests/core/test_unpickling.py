@@ -94,7 +94,7 @@ def test_load_pickle_reads_numpy_scalars_and_tensors():
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_load_pickle_rejects_other_globals_without_calling_them(protocol):
-    """Also inside the whole torch.save files that published records contain."""
+    """This also holds inside torch.save files that are nested in a pickle, as in published records."""
     CALLS.clear()
     nested = [TorchBytes(torch_save_bytes({"a": Malicious()}, zipped=zipped)) for zipped in (True, False)]
     for value in (Malicious(), *nested):

@@ -1,6 +1,6 @@
 """Components of the corruption generator, compared with simple loops that follow the published script.
 
-`SCRIPT_HASHES` of `test_corruptions` compares brightness, contrast, defocus blur, fog, noise, pixelate and zoom blur.
+Corruptions with a hash in `test_corruptions.SCRIPT_HASHES` are compared there with the results of the script itself.
 """
 
 import math
@@ -113,7 +113,7 @@ def test_motion_blur_rounds_to_16_bits_and_truncates_to_8():
 
 
 def test_snow_trail_is_below_flake():
-    """The trail of a flake is below it, so pixels of the layer are blended with pixels above them."""
+    """Each pixel is averaged with the pixels above it, so a flake leaves its trail below."""
     layer = np.zeros((1, 32, 32, 1), np.uint8)
     layer[0, 16, 16] = 255
     trail = np.argwhere(blurs.blur_along(layer, 8, 3, np.array([-90.0]))[0, ..., 0])

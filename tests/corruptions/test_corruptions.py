@@ -36,9 +36,9 @@ SCRIPT_HASHES = {
 `natural_images(12)` at severities 1 to 5.
 
 They were computed with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy 1.11.4 and Pillow 13, and with
-robust201's random numbers in place of `np.random`. Results of other corruptions are not recorded: those of
-jpeg_compression were equal, but their bytes depend on libjpeg. Those of elastic_transform differed by up to 3/255 (with
-OpenCV 5.0, which does not round positions to 1/32 pixel, by 1/255). snow and motion_blur need ImageMagick.
+robust201's random numbers in place of `np.random`. Other corruptions have no hashes: jpeg_compression gave equal
+results, but its bytes depend on libjpeg; elastic_transform differed by up to 3/255 (with OpenCV 5.0, which does not
+round positions to 1/32 pixel, by 1/255); snow and motion_blur need ImageMagick.
 """
 
 MONOTONIC_KEYS = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
@@ -146,7 +146,7 @@ def test_frost_patches_come_from_all_textures():
     result = corrupt_images(black, "frost", 1)
     textures = FROST.resample(0.2, 32)
     first_pixels = {tuple(image[0, 0]) for image in result}
-    # Patches of 32 pixels begin in one of the first 16 of 48 rows, and each row of a texture has a single colour.
+    # Patches of 32 pixels begin in one of the first 16 of a texture's 48 rows, and each row has a single colour.
     expected = [{tuple((0.2 * pixel).astype(np.uint8)) for pixel in texture[:16, 0]} for texture in textures]
     assert first_pixels <= set.union(*expected)
     assert all(first_pixels & pixels for pixels in expected)

@@ -31,7 +31,7 @@ def test_export_replaces_earlier_export(tmp_path: Path) -> None:
 
 
 def list_files(out: Path) -> None:
-    """List all files, as an export does."""
+    """Write the listing of all files, as an export does."""
     listing = "".join(f"{sha256_of(path)}  {path.name}\n" for path in sorted(out.iterdir()))
     (out / "SHA256SUMS").write_text(listing)
 
@@ -81,7 +81,7 @@ def test_export_rejects_folder_with_other_files(tmp_path: Path, case: str) -> No
 
 
 @pytest.mark.parametrize("earlier", [(PGD,), (PGD, FOG), (PGD | {"seed": 1}, FOG)])
-def test_export_of_same_sweep_may_have_other_protocols(tmp_path: Path, earlier: tuple[dict[str, Any], ...]) -> None:
+def test_export_replaces_export_with_a_common_protocol(tmp_path: Path, earlier: tuple[dict[str, Any], ...]) -> None:
     export(tmp_path, with_protocols(*earlier))
     export(tmp_path, with_protocols(PGD, FOG))
 
@@ -114,16 +114,16 @@ def test_export_that_cannot_be_moved_keeps_earlier_export(
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_folder_with_only_own_folders_is_not_replaced(tmp_path: Path, is_link: bool) -> None:
-    own_folder = tmp_path / "out" / "mine"
-    own_folder.parent.mkdir()
+def test_folder_with_only_user_folders_is_not_replaced(tmp_path: Path, is_link: bool) -> None:
+    user_folder = tmp_path / "out" / "mine"
+    user_folder.parent.mkdir()
     if is_link:
-        own_folder.symlink_to(tmp_path)
+        user_folder.symlink_to(tmp_path)
     else:
-        own_folder.mkdir()
+        user_folder.mkdir()
     with pytest.raises(InputError, match="mine"):
         export(tmp_path / "out", PLAN)
-    assert own_folder.exists()
+    assert user_folder.exists()
 
 
 def test_only_copy_of_an_export_is_never_deleted(tmp_path: Path) -> None:

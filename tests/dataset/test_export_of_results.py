@@ -93,7 +93,7 @@ def test_results_folder_is_never_replaced(finished_results, robust201):
     assert read_tree(finished_results) == tree_before
 
 
-def test_files_have_the_merged_rows(make_sweep, tmp_path):
+def test_exported_files_have_the_merged_rows_of_slices(make_sweep, tmp_path):
     execution = {"device": "cpu", "gmacs_per_second": 1e-5}
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}, execution=execution)
     run_inline(config)
@@ -112,24 +112,24 @@ def test_files_have_the_merged_rows(make_sweep, tmp_path):
             accuracy = published["fgsm_accuracy"]["fgsm"]["accuracy"][architecture][position]
             assert np.array_equal(rows[strength]["cm"], cm)
             assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
-            # Without the matrices, an accuracy follows from those of the slices.
+            # If matrices are not read, an accuracy is computed from the accuracies of the slices.
             assert key_rows.read(network, ["accuracy"], [strength]) == {strength: {"accuracy": accuracy}}
             assert len(rows[strength]["predictions"]) == 10
-    for key in plan.keys:  # another process reads the same, although it gets only the key's names
+    for key in plan.keys:  # pickled rows, with only the key's names, read the same values
         key_rows = KeyRows(folder, key, folder.list())
         accuracies = [key_rows.read(network, ["accuracy"]) for network in range(len(key.networks))]
-        other = pickle.loads(pickle.dumps(key_rows))
-        assert [other.read(network, ["accuracy"]) for network in range(len(key.networks))] == accuracies
+        unpickled = pickle.loads(pickle.dumps(key_rows))
+        assert [unpickled.read(network, ["accuracy"]) for network in range(len(key.networks))] == accuracies
 
 
 def replace_images(folder, row, digest):
-    """Replace a shard by one with the same rows and other corrupted images."""
+    """Replace a shard with one that has the same rows and another hash of corrupted images."""
     name = shard_name("digits", row)
     store_variant(folder, name, pixels={1.0: "same", 5.0: digest})
     (folder.storage.root / name.path).unlink()
 
 
-def test_vanished_files_and_other_corrupted_images_are_rejected(make_sweep):
+def test_rows_reject_vanished_files_and_different_corrupted_images(make_sweep):
     config = make_sweep(keys={"brightness": {"severities": [1, 5]}})
     run_inline(config)
     plan, folder = open_results(config.results)

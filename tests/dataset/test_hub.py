@@ -68,7 +68,7 @@ def test_export_uploads_listed_files_and_page(
 
 
 @pytest.mark.parametrize("target", [REPOSITORY, "hf://me", "hf://a/b/c", "hf://../x"])
-def test_targets_name_a_repository(target: str) -> None:
+def test_parse_target_accepts_only_names_of_repositories(target: str) -> None:
     with pytest.raises(ConfigError, match="Write hf://USER/NAME"):
         parse_target(target)
     assert parse_target("hf://datasets/Me_1/a.b-c_d") == "Me_1/a.b-c_d"

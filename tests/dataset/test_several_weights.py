@@ -18,7 +18,7 @@ ARCHITECTURES_BY_WEIGHTS = {"e12-s0": ARCHITECTURES, "e200-s0": (2, 10)}
 
 @pytest.fixture(scope="module")
 def folders_by_weights(tmp_path_factory) -> dict[str, Path]:
-    """Return one folder per set of weights, with its results, by the name of the weights."""
+    """Return a folder with the results of each set of weights, by the name of the weights."""
     folders = {}
     for name, architectures in ARCHITECTURES_BY_WEIGHTS.items():
         folders[name] = tmp_path_factory.mktemp(name)
@@ -43,7 +43,7 @@ def folder(folders_by_weights, tmp_path_factory) -> Path:
         path = out / name
         path.parent.mkdir(parents=True)
         table = pa.concat_tables(tables, promote_options="permissive")
-        pq.write_table(table, path, row_group_size=1)  # no group has rows of both
+        pq.write_table(table, path, row_group_size=1)  # no row group has rows of both sets
     single_folder = folders_by_weights["e12-s0"]
     (out / "meta.json").write_bytes((single_folder / "meta.json").read_bytes())
     sweep = json.loads((single_folder / "sweep.json").read_text())
@@ -58,8 +58,8 @@ def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
         assert dataset.query(measure="cm") == single_dataset.query(measure="cm")
         assert dataset.table.equals(single_dataset.table)
         matrices, expected_matrices = (
-            [matrix for rows in each.iter_rows("cifar10", "pgd", "cm") for matrix in rows.nested_values("cm")]
-            for each in (dataset, single_dataset)
+            [matrix for rows in reader.iter_rows("cifar10", "pgd", "cm") for matrix in rows.nested_values("cm")]
+            for reader in (dataset, single_dataset)
         )
         assert matrices == expected_matrices
         accuracy = dataset.accuracy(2, "cifar10", "pgd", 8.0)

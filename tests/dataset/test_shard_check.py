@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from robust201.dataset.shard_check import find_contradictions
-from robust201.dataset.shard_rows import read_shard
 from robust201.dataset.verify_results import verify_results
 from robust201.store.names import shard_name
 from robust201.store.packs import contains
 from robust201.sweep.filters import Filters
 from robust201.sweep.plan import open_results
-from tests.support.runs import KilledError, run_inline, store_variant
+from tests.support.runs import KilledError, read_shard, run_inline, store_variant
 
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}, "brightness": {"severities": [1, 5]}}
 
@@ -29,7 +28,7 @@ def find_shards(config):
     return folder, [shard_name("digits", name) for name in folder.list()["digits"]]
 
 
-def test_sound_results_have_no_findings(config):
+def test_valid_results_have_no_findings(config):
     run_inline(config)
     n_files = []
     assert verify(config.results, on_progress=lambda n_done, _n_files: n_files.append(n_done)) == []

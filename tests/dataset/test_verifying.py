@@ -33,7 +33,7 @@ def list_shards(results: Path) -> list[Path]:
     return sorted((results / "shards").rglob("*.parquet"))
 
 
-def test_exactly_the_part_of_a_damaged_shard_is_computed_again(finished_results, tmp_path, write_sweep, robust201):
+def test_only_the_part_of_a_damaged_shard_is_computed_again(finished_results, tmp_path, write_sweep, robust201):
     robust201("export", finished_results, "--out", tmp_path / "before")
     damaged, *others = list_shards(finished_results)
     flip(damaged)
@@ -119,14 +119,14 @@ DAMAGED_EXPORTS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 def test_verify_reports_damaged_exports(finished_results, tmp_path, robust201):
-    sound, options = tmp_path / "sound", ("--round", 3, "--key-style", "published", "--parquet")
-    robust201("export", finished_results, "--out", sound, *options)
-    assert robust201("verify", finished_results, "--export", sound).code == 0
+    valid, options = tmp_path / "valid", ("--round", 3, "--key-style", "published", "--parquet")
+    robust201("export", finished_results, "--out", valid, *options)
+    assert robust201("verify", finished_results, "--export", valid).code == 0
     bits = tmp_path / "bits"  # the sweep's measurements lack predictions
     assert robust201("export", finished_results, "--out", bits, "--parquet", "--outcomes", "bits").code == 0
     assert robust201("verify", finished_results, "--export", bits).code == 0
     for case, (name, damage) in DAMAGED_EXPORTS.items():
-        out = Path(shutil.copytree(sound, tmp_path / case))
+        out = Path(shutil.copytree(valid, tmp_path / case))
         damage(out / name)
         result = robust201("verify", finished_results, "--export", out)
         assert result.code == 4, case

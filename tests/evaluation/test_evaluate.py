@@ -1,4 +1,4 @@
-"""Evaluation of a part: results, their timing, and independence from batches, order and parts."""
+"""Evaluation of a part: results at each strength, merging and errors; and the settings of PyTorch in a worker."""
 
 import dataclasses
 import functools

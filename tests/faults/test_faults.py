@@ -1,4 +1,4 @@
-"""Real runs whose processes are killed at random moments: the next runs complete them with the same bytes.
+"""Real runs whose processes are killed at random moments: later runs complete the sweep, with the same bytes.
 
 `pytest -n 0 -m faults` runs all faults; FAULT_SEED chooses other moments, and FAULT_REPEATS the number of kills.
 """
@@ -78,7 +78,7 @@ def test_random_kills_end_with_the_same_bytes(tmp_path, expected):
     assert export_bytes(trial.config, tmp_path / "export") == expected
 
 
-def test_killed_worker_costs_only_its_part_and_deadly_parts_are_reported(tmp_path):
+def test_killed_worker_loses_only_its_part_and_deadly_parts_are_reported(tmp_path):
     (tmp_path / "deadly.py").write_text(DEADLY)
     keys = KEYS | {"deadly": {"file": str(tmp_path / "deadly.py"), "strengths": [1]}}
     trial = Trial(tmp_path, {"keys": keys, "architectures": [21]})  # the deadly attack is one part
@@ -92,7 +92,7 @@ def test_killed_worker_costs_only_its_part_and_deadly_parts_are_reported(tmp_pat
 
 @pytest.mark.parametrize("victim", ["raylet", "gcs_server", "child"])
 @pytest.mark.parametrize("moment", ["start", "parts"])
-def test_loss_of_ray_is_exit_code_3_and_the_next_run_completes(tmp_path, expected, victim, moment):
+def test_loss_of_ray_gives_exit_code_3_and_the_next_run_completes(tmp_path, expected, victim, moment):
     trial = Trial(tmp_path)
     process, deadline = trial.start(), time.monotonic() + 100
     if moment == "parts":
@@ -122,7 +122,7 @@ def test_killed_inline_runs_end_with_the_same_bytes(tmp_path, expected):
 
 
 def test_killed_shares_end_with_the_same_bytes(tmp_path, expected):
-    """Shares also lose their made images, which they then make at the same time."""
+    """The corrupted images are also deleted, so the shares generate them concurrently."""
     trial, shares = Trial(tmp_path, executor="inline"), [("--share", f"{index}/3") for index in (1, 2, 3)]
     plan = [sys.executable, "-m", "robust201", "plan", str(trial.sweep), "--save"]
     subprocess.run(plan, check=True, capture_output=True, cwd=REPOSITORY)
@@ -141,7 +141,7 @@ def test_killed_shares_end_with_the_same_bytes(tmp_path, expected):
 
 
 @pytest.mark.parametrize("step", WRITE_STEPS)
-def test_run_killed_while_it_writes_a_shard(tmp_path, expected, step):
+def test_run_killed_while_writing_a_shard_is_completed(tmp_path, expected, step):
     trial, program = Trial(tmp_path, executor="inline"), tmp_path / "program.py"
     program.write_text(DIE_WHILE_WRITING)
     process = trial.start(step, program=[str(program)], FAULT_MARKER=str(tmp_path / "marker"))
@@ -152,7 +152,7 @@ def test_run_killed_while_it_writes_a_shard(tmp_path, expected, step):
 
 
 @pytest.mark.parametrize("executor", ["inline", "ray"])
-def test_signals_drain_and_two_signals_stop(tmp_path, expected, executor):
+def test_one_signal_drains_a_run_and_two_signals_stop_it(tmp_path, expected, executor):
     trial = Trial(tmp_path, executor=executor)
     for n_signals, number in ((1, signal.SIGTERM), (1, signal.SIGUSR1), (2, signal.SIGINT)):
         process = trial.start()
@@ -161,7 +161,7 @@ def test_signals_drain_and_two_signals_stop(tmp_path, expected, executor):
             process.send_signal(number)
             time.sleep(0.3)
         code = trial.end(process, HANG_SECONDS)
-        assert code in ({0, 3} if n_signals == 1 else {0, 3, -signal.SIGINT})  # the second may come after the run
+        assert code in ({0, 3} if n_signals == 1 else {0, 3, -signal.SIGINT})  # the run may end before signal two
         remove_half(trial)
     assert "Traceback" not in trial.log.read_text()
     trial.complete()
@@ -194,7 +194,7 @@ def resize(folder, size):
     subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
 
 
-def test_second_driver_is_rejected_and_takes_over_a_dead_one(tmp_path, expected):
+def test_second_driver_is_rejected_unless_the_first_is_dead(tmp_path, expected):
     trial = Trial(tmp_path, executor="inline")
     first = trial.start()
     wait_for_parts(trial, first, 1)

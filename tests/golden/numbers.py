@@ -1,7 +1,7 @@
-"""The numbers that the golden net compares. When a function moves or is renamed, only this module has to change.
+"""The numbers in the golden files. When a function moves or is renamed, only this module has to change.
 
-A number has a name, such as ``cell 309/fused/pgd steps=8/8``. It must be the same on every processor, or may depend on
-the processor's instruction set and the version of PyTorch, like the last bits of a confidence (`Row.bits`).
+A number has a name, such as ``cell 309/fused/pgd steps=8/8``. Most numbers are the same on every processor. Others,
+like the last bits of a confidence, depend on the instruction set and the version of PyTorch (`Row.bits`).
 """
 
 import csv
@@ -38,7 +38,7 @@ from robust201.training.recipes import Recipe
 
 N_IMAGES, SEED = 40, 0
 DEMO_WEIGHTS, SHIPPED_CELLS = "bundled:benchmark_data/demo", "benchmark_data/cells-cifar10"
-LIGHT_CELL, HEAVIER_CELL = 309, 21  # 1x1 convolutions, average pooling and skip connections; a 3x3 convolution
+LIGHT_CELL, HEAVIER_CELL = 309, 21  # only 1x1 convolutions, average pooling and skip connections; a 3x3 convolution
 COMPARED_CELLS = (21, 13714, 3456)
 
 Tasks = Sequence[tuple[str, Mapping[str, Any]]]
@@ -136,7 +136,7 @@ class Row(NamedTuple):
 
 
 class SmallNetwork(nn.Module):
-    """A network that is no cell: random convolutions, and a linear layer fitted to digits by ridge regression.
+    """A network that is not a cell: random convolutions, and a linear layer fitted to digits by ridge regression.
 
     The random numbers are NumPy's, since PyTorch's normal distribution depends on the processor.
     """
@@ -161,7 +161,7 @@ class SmallNetwork(nn.Module):
 
 
 def processor() -> str:
-    """Return the name of the processor and the version of PyTorch, which decide the last bits of floats."""
+    """Return the name of the processor and the version of PyTorch, which affect the last bits of floats."""
     fields: dict[str, str] = {}
     if (cpuinfo := Path("/proc/cpuinfo")).exists():
         lines = (line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines())
@@ -172,12 +172,12 @@ def processor() -> str:
 
 
 def _label(key: str, parameters: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in parameters.items() if not isinstance(value, list)}
-    return " ".join([key, *(f"{name}={value}" for name, value in shown.items())])
+    scalars = {name: value for name, value in parameters.items() if not isinstance(value, list)}
+    return " ".join([key, *(f"{name}={value}" for name, value in scalars.items())])
 
 
 def _evaluate(model: nn.Module, tasks: Tasks, engine: str) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
-    """Yield each task with its evaluation. Tasks of different keys are evaluated together, so checks run rarely."""
+    """Yield each task with its evaluation. Different keys share a call, since each call checks the network."""
     images, labels, remaining = _images(), load_images("digits").labels[:N_IMAGES], [*enumerate(tasks)]
     evaluations: dict[int, Any] = {}
     while remaining:
@@ -206,8 +206,8 @@ def _networks() -> dict[str, nn.Module]:
 def evaluations() -> Iterator[Row]:
     """Yield the number of correct images by network, engine, key and strength.
 
-    To save time, the libraries themselves (engine reference) and AutoAttack in L2 and L1 attack only the small network,
-    and the heavier cell is attacked only in Linf.
+    To save time, only the small network is attacked by the reference engine and by AutoAttack's standard version in L2
+    and L1, and the heavier cell is attacked only in Linf.
     """
     unattacked = [("clean", {}), *((key, {"severities": [2, 5]}) for key in CORRUPTIONS)]
     for name, model in _networks().items():
@@ -240,8 +240,8 @@ def measures() -> Iterator[Row]:
     """Yield the measures of each network, and the singular values of the images."""
     for name, model in _networks().items():
         for key, parameters, table in _evaluate(model, MEASURES, "fused"):
-            known = {"key", "strength", "unit", "n_images", "seconds"}
-            (row,) = table.table[table.table["key"] == key].drop(columns=known).dropna(axis=1).to_dict("records")
+            labels = {"key", "strength", "unit", "n_images", "seconds"}
+            (row,) = table.table[table.table["key"] == key].drop(columns=labels).dropna(axis=1).to_dict("records")
             yield Row(f"{name}/{_label(key, parameters)}", row)
     for centred in (False, True):
         spectra = singular_spectra(_images(), centred=centred)
@@ -250,7 +250,7 @@ def measures() -> Iterator[Row]:
 
 
 def trainings() -> Iterator[Row]:
-    """Yield hashes of weights after two epochs on digits; the loss and accuracy come from the same run."""
+    """Yield hashes of the weights after two epochs on digits."""
     images = select(load_images("digits", split="train"), count=160, seed=SEED)
     for name, changes in (("plain", {}), ("pgd", PGD_TRAINING)):
         recipe = Recipe.model_validate(RECIPE | changes)
@@ -276,8 +276,8 @@ def export(folder: Path) -> Iterator[Row]:
     _run_command("export", folder / "results", "--out", dataset, "--parquet", "--outcomes", "classes")
     for path in (dataset / "meta.json", *sorted((dataset / "digits").glob("*.json"))):
         digest = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        is_exact = path.stem.endswith("_confidence")
-        yield Row(path.relative_to(dataset).as_posix(), {} if is_exact else digest, digest if is_exact else {})
+        is_rounded = path.stem.endswith("_confidence")
+        yield Row(path.relative_to(dataset).as_posix(), {} if is_rounded else digest, digest if is_rounded else {})
     for path in sorted((dataset / "parquet").rglob("*.parquet")):
         rows = pq.read_table(path, partitioning=None).to_pylist()
         counts = {f"{row['architecture']}/{row['strength']:g}": round(row["accuracy"] * N_IMAGES) for row in rows}
@@ -296,7 +296,7 @@ def _csv_hash(rows: list[dict[str, Any]]) -> str:
 
 
 def shipped_cells() -> Iterator[Row]:
-    """Yield what `rank`, `compare` and `plot` say about the shipped dataset."""
+    """Yield the numbers that `rank`, `compare` and `plot` give for the shipped dataset."""
     folder = bundled(SHIPPED_CELLS)
     for row in json.loads(_run_command("rank", folder, "--rows", 100, "--json"))["rows"]:
         columns = ("rank", "accuracy", "low", "high", "p_value", "tied")

@@ -1,4 +1,4 @@
-"""Record the golden net: numbers of the current code, which `test_net.py` compares with those of later code.
+"""Record the golden files: numbers of the current code, which `test_net.py` compares with the numbers of later code.
 
     python -m tests.golden.record [SECTION ...]
 

@@ -1,4 +1,4 @@
-"""Commands with damaged weights compute what they can; with damaged images, they write nothing."""
+"""With damaged weights, commands process the other networks; with damaged images, they write nothing."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def test_run_fails_only_the_units_of_a_corrupted_checkpoint(robust201, write_swe
     assert robust201("run", sweep).code == 0
 
 
-def test_import_weights_keeps_going_after_a_rejected_network(robust201, tmp_path, monkeypatch):
+def test_import_weights_continues_after_a_rejected_network(robust201, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     state = random_state(21)
     state["classifier.weight"][3, 1] = float("nan")

@@ -32,14 +32,14 @@ def folder(tmp_path: Path) -> Path:
     file_names = ("owl/b.png", "owl/a.PNG", "Zebra/x.jpg", "finch/deeper/c.jpeg", "finch/d.png", "finch/notes.txt")
     for seed, file_name in enumerate(file_names):
         if file_name.endswith("txt"):
-            (tmp_path / file_name).write_text("no image")
+            (tmp_path / file_name).write_text("not an image")
         else:
             write_random_image(tmp_path / file_name, seed=seed)
     return tmp_path
 
 
 ORDERED_FILES = ("Zebra/x.jpg", "finch/d.png", "finch/deeper/c.jpeg", "owl/a.PNG", "owl/b.png")
-"""The images of the folder in the order of torchvision."""
+"""The images of the fixture `folder` in torchvision's order."""
 
 
 def test_class_folders_have_the_order_of_torchvision(folder):
@@ -99,7 +99,7 @@ def test_selection_decodes_only_the_selected_images(folder):
     all_images = load_images("birds", path=folder)
     selected = select(all_images, count=3, seed=1)
     for row in set(range(5)) - set(selected.indices.tolist()):
-        (folder / ORDERED_FILES[row]).write_bytes(b"no image any more")
+        (folder / ORDERED_FILES[row]).write_bytes(b"not an image")
     loaded = load_images("birds", path=folder, count=3, seed=1)
     np.testing.assert_array_equal(loaded.images, selected.images)
     assert (loaded.sha256, loaded.indices.tolist(), loaded.n_split) == (selected.sha256, selected.indices.tolist(), 5)

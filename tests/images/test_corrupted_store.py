@@ -215,7 +215,7 @@ def test_open_published_reads_published_files(published_data):
     assert full_store.digest("snow") != store.digest("snow")
 
 
-def test_open_published_checks_md5_if_verify_is_full(published_data, monkeypatch):
+def test_open_published_with_verify_checks_md5(published_data, monkeypatch):
     folder, full_split = published_data
     with pytest.raises(DatasetError, match=r"fog\.npy: expected md5 7b397314b5670f825465fbcd1f6e9ccd, got "):
         open_folder(folder, full_split, verify=True)
@@ -235,7 +235,7 @@ def test_open_published_checks_md5_if_verify_is_full(published_data, monkeypatch
             open_folder(folder, full_split, verify=True)
 
 
-def test_open_published_reports_invalid_files(published_data):
+def test_open_published_rejects_invalid_files(published_data):
     folder, full_split = published_data
     np.save(folder / "zoom_blur.npy", np.zeros((200, 32, 32), np.uint8))
     sorted_by_class = replace(full_split, labels=np.sort(full_split.labels))

@@ -1,4 +1,4 @@
-"""Files of custom datasets; `test_datasets` compares their images. Invalid files are rejected."""
+"""Files of custom datasets are read, and invalid files are rejected; see also `test_datasets`."""
 
 import pickle
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_load_images_reads_a_named_file(tmp_path, form):
 
 
 @pytest.mark.parametrize("array", ["images", "labels"])
-def test_folder_of_arrays_is_read_with_its_hashes(tmp_path, array):
+def test_folder_of_arrays_is_read_and_its_hashes_are_verified(tmp_path, array):
     images = LabelledImages(IMAGES, LABELS)
     write_made_split(tmp_path, "test", images, recipe={}, n_classes=4)
     np.testing.assert_array_equal(load_images(SPEC, path=tmp_path).images, IMAGES)
@@ -45,7 +45,7 @@ def test_folder_of_arrays_is_read_with_its_hashes(tmp_path, array):
 
 
 @pytest.mark.parametrize("labels", [LABELS.astype(np.uint8), LABELS.astype(np.int16), LABELS[:, None]])
-def test_npz_accepts_channels_first_and_any_integers(tmp_path, labels):
+def test_npz_accepts_channels_first_images_and_any_integer_labels(tmp_path, labels):
     file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=labels, other=np.zeros(3))
     loaded = load_images(SPEC, path=file)
     np.testing.assert_array_equal(loaded.images, IMAGES)
@@ -67,7 +67,7 @@ INVALID_ARRAYS: dict[str, dict[str, object]] = {
     "a negative label": {"images": IMAGES, "labels": LABELS - 1},
     "pickled objects": {"images": IMAGES, "labels": np.array([{}] * 13)},
 }
-OTHER_FILES = {"empty": b"", "text": b"nothing of the kind", "a pickle": pickle.dumps([1])}
+OTHER_FILES = {"empty": b"", "text": b"plain text", "a pickle": pickle.dumps([1])}
 
 
 @pytest.mark.parametrize("fault", [*INVALID_ARRAYS, *OTHER_FILES, "truncated"])
@@ -90,7 +90,7 @@ def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["img", "image"])
-def test_parquet_of_hugging_face_is_read(tmp_path, column):
+def test_hugging_face_parquet_is_read_and_missing_bytes_are_rejected(tmp_path, column):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
     cells = [{"bytes": encode(image), "path": None} for image in pixels]
     file = tmp_path / "test.parquet"

@@ -1,7 +1,4 @@
-"""The tables of datasets and of file formats (forms), and the loaders of images.
-
-The loaders read small fabricated files in official layouts.
-"""
+"""Datasets and file formats (forms) are consistent, and loaders read small fabricated files in official layouts."""
 
 import dataclasses
 import gzip
@@ -127,7 +124,7 @@ def test_load_images_reports_the_row_of_an_invalid_label(tmp_path, name, form, l
     if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
         labels[3] = 255  # these forms store labels as bytes
     if form == "imagenet16" and label == "n_classes":
-        labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
+        labels[3] = 1000  # the file then contains 1001, which is invalid; 121 to 1000 are other classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
     # In the files of imagenet16, each image is followed by one of another class, so row 3 becomes row 6.
     with pytest.raises(DatasetError, match=rf"Reading labels failed for {files[0]}.* in row [36]"):
@@ -258,7 +255,7 @@ INVALID_COLUMNS = (
 
 
 @pytest.mark.parametrize("content", [*INVALID_COLUMNS, 0, 10, 200, -4])
-def test_load_images_rejects_other_and_truncated_parquet_files(tmp_path, content):
+def test_load_images_rejects_truncated_parquet_files_and_invalid_columns(tmp_path, content):
     file = write_table(tmp_path / "test.parquet", make_encoded_images(3), [0, 1, 2])
     if isinstance(content, int):
         file.write_bytes(file.read_bytes()[:content])

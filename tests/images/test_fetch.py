@@ -62,7 +62,7 @@ def test_fetch_leaves_no_file_after_a_failure(tmp_path, cifar10c_server, fault):
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.usefixtures("server")  # which makes attempts follow one another at once
+@pytest.mark.usefixtures("server")  # the fixture removes the delay between attempts
 def test_fetch_error_explains_the_manual_download_without_a_network(tmp_path, change_download):
     with socket.create_server(("127.0.0.1", 0)) as closed_server:
         url = f"http://127.0.0.1:{closed_server.getsockname()[1]}/cifar-10-binary.tar.gz"

@@ -1,4 +1,4 @@
-"""The images of a sweep as arrays for workers: equal to the planned images; damaged arrays are rejected or replaced."""
+"""The arrays that workers read equal the sweep's images; damaged arrays are rejected, and a new run replaces them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files with positions of test images."""
+"""Files of positions select test images, and invalid files are rejected."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_files_select_images_in_ascending_order(digits, tmp_path, form):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "[1, 1]", "[-1]", "[100000]", "[0.5]", "[true]", '{"image": [1]}', "3"])
-def test_wrong_positions_are_rejected(digits, tmp_path, content):
+def test_invalid_positions_are_rejected(digits, tmp_path, content):
     path = tmp_path / "rows.json"
     path.write_text(content)
     with pytest.raises(DatasetError, match=r"rows\.json: expected distinct positions of test images, 0 to"):
@@ -38,7 +38,7 @@ def test_wrong_positions_are_rejected(digits, tmp_path, content):
 
 
 @pytest.mark.parametrize("array", [None, np.array([0.5]), np.array([[1]]), np.array([True])])
-def test_wrong_arrays_are_rejected(digits, tmp_path, array):
+def test_invalid_or_missing_arrays_are_rejected(digits, tmp_path, array):
     if array is not None:
         np.save(tmp_path / "rows.npy", array)
     with pytest.raises(DatasetError, match=r"rows\.npy"):

@@ -25,7 +25,7 @@ def test_exact_norm_matches_autograd(input_space):
     images = tiny_images(6)
     classifier = tiny_classifier(network)
     pixels = torch.from_numpy(images.images) / 255
-    classifier.loss_and_gradient(pixels, torch.zeros(6, dtype=torch.int64))  # looks once whether there are gradients
+    classifier.loss_and_gradient(pixels, torch.zeros(6, dtype=torch.int64))  # checks once whether gradients exist
     if input_space == "pixels":
         jacobian = torch.func.vmap(torch.func.jacrev(lambda x: classifier(x[None])[0]))(pixels)
     else:

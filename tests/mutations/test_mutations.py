@@ -102,9 +102,9 @@ DAMAGES: tuple[Damage, ...] = (
 
 @pytest.fixture(scope="module")
 def undamaged(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of a folder `root` beside it.
+    """Return an undamaged copy, beside the folder `root` whose files the tests damage.
 
-    The folder has weights, corruptions, results, results in packed files, and exported datasets.
+    The folder has weights, corruptions, results, results in packs, and exported datasets.
     """
     root = tmp_path_factory.mktemp("mutations") / "root"
     shutil.copytree(tiny_weights, root / "weights")
@@ -150,17 +150,17 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "JSON checksums": ("json/SHA256SUMS", JSON_COMMANDS),
     "Parquet checksums": ("parquet/SHA256SUMS", PARQUET_COMMANDS),
 }
-"""Pattern of the files of a kind, and commands that read them."""
+"""Kind of file → pattern of its paths, and commands that read such files."""
 
-FILES = {"sweep.yaml", "results", "packed", "json", "parquet", "new", "again"}
+PATH_NAMES = {"sweep.yaml", "results", "packed", "json", "parquet", "new", "again"}
 VERIFIED_KINDS = {"protocol", "shard", "pack", "dataset JSON", "dataset Parquet"}
-"""Kinds of which `verify` finds every change."""
+"""Kinds of files in which `verify` detects every change."""
 
 
 def run_reader(robust201: RunCommand, root: Path, command: str) -> tuple[FinishedCommand, Any]:
     """Run a command in the root folder; return its result, and the data that it exported or read."""
-    verb, *words = command.split()
-    arguments = [root / word if word in FILES else word for word in words]
+    verb, *texts = command.split()
+    arguments = [root / text if text in PATH_NAMES else text for text in texts]
     if verb == "read":
         try:
             return FinishedCommand(0, "", ""), Dataset(arguments[0]).query(missing_ok=True)
@@ -168,7 +168,7 @@ def run_reader(robust201: RunCommand, root: Path, command: str) -> tuple[Finishe
             return FinishedCommand(2, "", f"error: {error}"), None
     result = robust201(verb, *arguments)
     if result.code == 0 and verb == "run":
-        result = robust201("export", root / ("new" if "new" in words else "results"), "--out", root / "again")
+        result = robust201("export", root / ("new" if "new" in texts else "results"), "--out", root / "again")
     exported = root / "again/digits"
     return result, read_tree(exported) if exported.exists() else None
 

@@ -83,7 +83,7 @@ def test_maxima_fill_the_memory(model, megabytes):
         assert maximum == SIZES[-1] or 8 * maximum * sample_bytes > USED_FRACTION * n_bytes
 
 
-def test_memory_is_shared_and_equal_on_equal_devices():
+def test_sizes_follow_from_the_share_of_memory_and_are_equal_on_equal_devices():
     model, sizes = tiny_classifier(), {}
     for free, total, share, attack_bytes in [
         (4, 4, 1.0, 0), (3.9, 4, 1.0, 0), (4, 8, 0.5, 0), (4, 4, 0.1, 0), (4, 4, 1.0, 10**6),
@@ -119,17 +119,17 @@ def test_trial_passes_of_black_images_do_not_decide_whether_a_network_has_gradie
     pixels, labels = images_of(8, n_images=2)
     with pytest.raises(EvaluationError):
         model.loss_and_gradient(pixels, labels % 5)
-    detached_at_zero = tiny_classifier(DetachedUnlessBlack())
-    fit_memory(detached_at_zero, (3, 8, 8), CPU, (10**9, 10**9), share=1.0, attack_bytes=0)
+    nearly_detached = tiny_classifier(NearlyDetached())
+    fit_memory(nearly_detached, (3, 8, 8), CPU, (10**9, 10**9), share=1.0, attack_bytes=0)
     with pytest.raises(EvaluationError):
-        detached_at_zero.loss_and_gradient(pixels, labels % 5)
+        nearly_detached.loss_and_gradient(pixels, labels % 5)
 
 
 _MEAN, _STD = (torch.tensor(values).view(1, 3, 1, 1) for values in (TINY_NORMALISATION.mean, TINY_NORMALISATION.std))
 
 
-class DetachedUnlessBlack(TinyNetwork):
-    """A network whose gradient is far too small, and exactly 0 for black images, so that these show nothing."""
+class NearlyDetached(TinyNetwork):
+    """A network whose gradient is far too small, except for black images, whose gradient is correctly 0."""
 
     def forward(self, images):
         pixels = images * _STD + _MEAN
@@ -157,11 +157,11 @@ def test_limit_is_halved_down_to_the_minimum():
     st.integers(0, 300), st.integers(1, 300), st.none() | st.integers(1, 300), st.integers(1, 8), st.booleans(),
     st.none() | st.integers(1, 100),
 )  # fmt: skip
-def test_batches_cover_all_samples_within_the_limits(n_samples, maximum, limit, minimum, is_padded, further):
+def test_batches_cover_all_samples_within_the_limits(n_samples, maximum, limit, minimum, is_padded, extra_maximum):
     sizes = BatchSizes(Maxima(maximum, maximum), limit=limit, minimum=minimum, is_padded=is_padded)
-    batches = sizes.split(n_samples, maximum=further)
+    batches = sizes.split(n_samples, maximum=extra_maximum)
     assert [sample for batch in batches for sample in range(batch.start, batch.stop)] == list(range(n_samples))
-    allowed = max(minimum, min(bound for bound in (maximum, limit, further) if bound is not None))
+    allowed = max(minimum, min(bound for bound in (maximum, limit, extra_maximum) if bound is not None))
     for batch in batches:
         assert minimum <= batch.size <= allowed
         assert 0 < batch.stop - batch.start <= batch.size

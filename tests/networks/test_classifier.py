@@ -30,7 +30,7 @@ class HeadWithFiveDimensions(nn.Module):
         return maps.float().mean(dim=(2, 3)) * self.scale.flatten()
 
 
-def test_classifier_normalises_images_and_accepts_tuples_as_outputs():
+def test_classifier_normalises_images_and_freezes_the_network():
     network = TinyNetwork()
     classifier = Classifier(network, NORMALISATION, N_CLASSES)
     pixels = to_float(torch.from_numpy(IMAGES.images))

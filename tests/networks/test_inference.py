@@ -118,13 +118,13 @@ def test_compiled_random_cell_equals_the_uncompiled_network(operations, size):
 
 
 def assert_independent_of_the_batch(compiled, size, memory_format=torch.contiguous_format):
-    """Check that an image's outputs depend neither on the other images of a batch nor on the size of chunks."""
+    """Check that an image's outputs depend neither on the other images nor on the maximum size of batches."""
     pixels, labels = images_of(size, n_images=37)
     labels = labels % N_CLASSES
     expected = compiled.loss_and_gradient(pixels, labels)
     pixels = pixels.contiguous(memory_format=memory_format)
-    for chunk, n_images in [(64, 1), (64, 2), (64, 3), (64, 8), (16, 37), (16, 19), (1, 9), (None, 36)]:
-        compiled.batch_sizes = BatchSizes(limit=chunk, minimum=MIN_BATCH)
+    for limit, n_images in [(64, 1), (64, 2), (64, 3), (64, 8), (16, 37), (16, 19), (1, 9), (None, 36)]:
+        compiled.batch_sizes = BatchSizes(limit=limit, minimum=MIN_BATCH)
         first_images = slice(0, n_images)
         for output, full_batch in zip(
             compiled.loss_and_gradient(pixels[first_images], labels[first_images]), expected, strict=True
@@ -207,7 +207,7 @@ def chains_of_cell(spec):
 
 
 def append_operation(operation, edge, source_chains):
-    """Return the chains of an edge's output, given those of its source node. A convolution makes them one chain."""
+    """Return the chains of an edge's output, given those of its source; a convolution merges them into one chain."""
     if operation == NONE:
         return {}
     if operation == SKIP:

@@ -158,7 +158,7 @@ def test_native_search_exists_only_if_it_saves_time():
     assert start_search(309, 4, queries=0) is None
     assert start_search(309, 1, size=4) is None
     assert start_search(309, 4, n_images=0) is None
-    assert start_search(309, 4, n_images=65) is None  # more images than a chunk
+    assert start_search(309, 4, n_images=65) is None  # more images than one batch
     assert start_search(0, 4) is None  # in this cell, changes spread too quickly
     assert start_search(21, 3) is not None
 

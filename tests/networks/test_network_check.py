@@ -62,7 +62,7 @@ def mask_classes(logits: torch.Tensor, n_masked: int) -> torch.Tensor:
 
 
 def vary(logits: torch.Tensor) -> torch.Tensor:
-    """Return logits that differ from others by at most 1e-6 of themselves."""
+    """Return logits with relative changes of at most 1e-6, so that no class has constant logits."""
     return logits * (1 + 1e-6 * torch.sin(logits[:, :1]))
 
 
@@ -88,12 +88,12 @@ def test_dependence_on_other_images_is_rejected(case, n_images):
     classifier = tiny_classifier(Changed(DEPENDENT_PASSES[case]))
     images = CheckedImages.of(tiny_images(n_images), torch.device("cpu"))
     with pytest.raises(
-        NetworkError, match=r"^Checking the network failed for it: .* divided into batches.*batch_size=1"
+        NetworkError, match=r"^Checking the network failed for net: .* divided into batches.*batch_size=1"
     ):
-        check_network(classifier, images, name="it")
+        check_network(classifier, images, name="net")
     classifier.batch_sizes.limit = 1  # every image is evaluated alone
     if case not in {"order"}:
-        check_network(classifier, images, name="it")
+        check_network(classifier, images, name="net")
 
 
 def evaluate_clean(network: nn.Module, n_images: int = 70, **options: Any) -> None:
@@ -111,7 +111,7 @@ def test_networks_that_fail_for_a_single_image_are_rejected_before_attacks(forwa
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_rounding_is_not_dependence(dtype):
+def test_rounding_errors_are_not_reported_as_dependence(dtype):
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1)]
     for _ in range(12):
@@ -150,28 +150,28 @@ def test_tensors_that_change_are_rejected_and_restored():
         evaluate_clean(Caching(network.changed_forward))
 
 
-def evaluate_messages(network: nn.Module, images: np.ndarray, labels: np.ndarray, **options: Any) -> list[str]:
+def evaluation_warnings(network: nn.Module, images: np.ndarray, labels: np.ndarray, **options: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         robust201.evaluate(network, images, labels, ["clean"], progress=False, normalisation=NORMALISATION, **options)
     return [str(warning.message) for warning in caught]
 
 
-GOOD = {"images": IMAGES.images, "labels": IMAGES.labels}
+VALID_DATA = {"images": IMAGES.images, "labels": IMAGES.labels}
 
 
-def test_good_networks_have_no_notice():
+def test_valid_network_causes_no_warning():
     """Three in four labels are the network's predictions."""
-    assert evaluate_messages(TinyNetwork(), **GOOD) == []
+    assert evaluation_warnings(TinyNetwork(), **VALID_DATA) == []
     for n_images in (20, 25, 30):
-        assert evaluate_messages(TinyNetwork(), IMAGES.images[:n_images], IMAGES.labels[:n_images]) == []
+        assert evaluation_warnings(TinyNetwork(), IMAGES.images[:n_images], IMAGES.labels[:n_images]) == []
 
 
 def test_accuracies_at_chance_are_reported():
     labels = (IMAGES.labels + 1) % 5
-    (message,) = evaluate_messages(TinyNetwork(), IMAGES.images, labels)
+    (message,) = evaluation_warnings(TinyNetwork(), IMAGES.images, labels)
     assert re.match(r"TinyNetwork classifies \d+ of 70 images correctly, which is not significantly", message)
-    assert evaluate_messages(TinyNetwork(), IMAGES.images[:9], labels[:9]) == []
+    assert evaluation_warnings(TinyNetwork(), IMAGES.images[:9], labels[:9]) == []
 
 
 def test_accuracies_above_chance_on_all_images_are_not_reported():
@@ -179,18 +179,18 @@ def test_accuracies_above_chance_on_all_images_are_not_reported():
     predictions = tiny_classifier().logits(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
     is_correct = np.arange(350) >= 245
     labels = (np.tile(predictions, 5) + ~is_correct) % 5
-    assert evaluate_messages(TinyNetwork(), np.tile(IMAGES.images, (5, 1, 1, 1)), labels) == []
+    assert evaluation_warnings(TinyNetwork(), np.tile(IMAGES.images, (5, 1, 1, 1)), labels) == []
 
 
 def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons():
     sigmoid = nn.Sequential(TinyNetwork(), nn.Sigmoid())
-    (message,) = evaluate_messages(sigmoid, **GOOD)
+    (message,) = evaluation_warnings(sigmoid, **VALID_DATA)
     assert message.startswith("Sequential seems to end in a sigmoid: ")
     keys = ["clean", {"fgsm": {"epsilons": ["8/255"]}}]
     with pytest.warns(RobustWarning, match="^sigmoid seems to end in a sigmoid"):
         comparison = robust201.compare(
             {"plain": TinyNetwork(), "sigmoid": sigmoid},
-            **GOOD,
+            **VALID_DATA,
             keys=keys,
             progress=False,
             normalisation=NORMALISATION,
@@ -200,7 +200,9 @@ def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons():
     assert "plain & sigmoid (doubtful)" in header
     assert all(not row.split(" & ")[-1].startswith(r"\textbf") for row in rows)
     with pytest.warns(RobustWarning, match="seems to end in a sigmoid"):
-        robust201.curves(sigmoid, **GOOD, keys={"fmn": {"steps": 50}}, normalisation=NORMALISATION, progress=False)
+        robust201.curves(
+            sigmoid, **VALID_DATA, keys={"fmn": {"steps": 50}}, normalisation=NORMALISATION, progress=False
+        )
 
 
 def test_single_logits_are_rejected_with_the_remedy():
@@ -215,7 +217,7 @@ def test_concurrent_evaluations_restore_the_module():
 
     def accuracies(_call: int) -> list[float]:
         keys = ["clean", "fgsm"]
-        result = robust201.evaluate(network, **GOOD, keys=keys, progress=False, normalisation=NORMALISATION)
+        result = robust201.evaluate(network, **VALID_DATA, keys=keys, progress=False, normalisation=NORMALISATION)
         return [float(accuracy) for accuracy in result.table["accuracy"]]
 
     expected = accuracies(0)
@@ -226,8 +228,8 @@ def test_concurrent_evaluations_restore_the_module():
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0])
-def test_nan_is_noticed_inside_transforms(power):
-    """The derivative of a root is infinite at 0, where the derivative of the pixels themselves is finite."""
+def test_nan_is_detected_inside_transforms(power):
+    """With power 0.5, the gradient is NaN for the image with a pixel of 0; with power 1, it is finite."""
     network = Changed(lambda network, images: network((images * images).pow(power)))
     classifier = Classifier(network, NO_NORMALISATION, 5)
     pixels = (torch.from_numpy(IMAGES.images[:3]) / 255).clamp(min=0.1)

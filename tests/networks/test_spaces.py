@@ -1,4 +1,4 @@
-"""NAS-Bench-201: published order, cell strings, isomorphism classes, costs and meta.json. Properties of every space."""
+"""NAS-Bench-201 has the published order, cell strings, classes, costs and meta.json; every space is consistent."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Modules of users compute in their dtype and return float32 logits; those with a fixed mode are rejected."""
+"""A user's module computes in its own dtype and returns float32 logits; a module with a fixed mode is rejected."""
 
 import warnings
 

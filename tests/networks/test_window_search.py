@@ -1,4 +1,4 @@
-"""Window searches give the same logits as full passes, and the same images in the attack Square."""
+"""Window searches give the same logits as full passes, and do not change the images of the Square attack."""
 
 import gc
 import weakref
@@ -88,7 +88,7 @@ def full_and_incremental_logits(network, *, size, n_images, count, seed=0):
 @needs_library
 @pytest.mark.parametrize("index", [0, 21, 309, 13714])
 def test_search_logits_are_bit_identical_for_published_width(index, monkeypatch):
-    # Few images with many proposals show that errors do not accumulate; 64 images are a full chunk.
+    # Two images with many proposals show that errors do not accumulate; 64 images are a full batch.
     fix_depth(99, monkeypatch)
     spec = specs()[index]
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION)

@@ -69,7 +69,7 @@ def test_macs_rejects_other_image_sizes_for_fixed_size_networks():
     ],
 )
 def test_networks_have_the_expected_parameters_and_macs(name, parameters, macs):
-    with torch.device("meta"):  # which has only shapes
+    with torch.device("meta"):  # tensors have shapes but no values
         network = ZOO.build(name, n_classes=10)
     assert sum(parameter.numel() for parameter in network.parameters()) == parameters
     # The last linear layer is the classifier.

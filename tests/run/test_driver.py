@@ -1,4 +1,4 @@
-"""The driver in this process: signals, deadlines, notices, and parts that can begin only after others."""
+"""The driver in this process: signals, deadlines, notices, and parts that can begin only after other parts."""
 
 import signal
 import time
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 class Numbers(Work):
-    """Three parts; each of them is followed by another one, which needs it."""
+    """Work with three parts; after each of them, another part can begin, which depends on it."""
 
     precision = "fp32"
 
@@ -77,7 +77,7 @@ class NumberWorker:
         pass
 
 
-def test_parts_that_others_make_possible_are_computed_and_notices_are_shown_once(tmp_path):
+def test_dependent_parts_are_computed_and_notices_are_shown_once(tmp_path):
     lines, work = [], Numbers(tmp_path, lambda _part, _should_stop: None)
     tally = run_work(work, lines.append)
     assert (sorted(work.finished), tally.is_complete) == ([0, 1, 2, 10, 11, 12], True)
@@ -91,10 +91,10 @@ def test_first_signal_asks_the_part_in_progress_to_stop(tmp_path, number):
         signal.raise_signal(number)
         assert should_stop()
 
-    before = signal.getsignal(number)
+    handler_before = signal.getsignal(number)
     tally = run_work(Numbers(tmp_path, compute), lambda _line: None)
     assert (tally.n_parts, tally.is_drained, tally.is_out_of_time) == (1, True, number == signal.SIGUSR1)
-    assert signal.getsignal(number) == before
+    assert signal.getsignal(number) == handler_before
 
 
 @pytest.mark.parametrize(("second", "repeat_seconds"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 60.0)])
@@ -142,7 +142,7 @@ def test_warnings_of_workers_reach_the_user(make_sweep, monkeypatch):
 @pytest.mark.parametrize(
     "error", [RuntimeEnvSetupError("no such package"), ActorUnschedulableError("no such resource")]
 )
-def test_workers_that_ray_cannot_start_are_bad_input(monkeypatch, error):
+def test_workers_that_ray_cannot_start_give_a_config_error(monkeypatch, error):
     def fail(*_calls, **_options):
         raise error
 
@@ -153,7 +153,7 @@ def test_workers_that_ray_cannot_start_are_bad_input(monkeypatch, error):
         workers.wait(1.0)
 
 
-def test_guard_watches_only_calls_of_ray_and_its_output_is_hidden(tmp_path, monkeypatch, capsys):
+def test_heartbeats_cover_only_calls_of_ray_and_output_of_ray_is_hidden(tmp_path, monkeypatch, capsys):
     log = []
 
     class FakeCluster:

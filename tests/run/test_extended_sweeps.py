@@ -28,7 +28,7 @@ RANDOM_WEIGHTS = {"random": {"seeds": [0, 1]}}
 
 
 def run(config: SweepConfig) -> tuple[int, SweepWork]:
-    """Run a sweep to its end; return the number of evaluations that were computed, and the work as it began."""
+    """Run a sweep to its end; return the number of computed evaluations, and a copy of the work before the run."""
     works: list[SweepWork] = []
     tally = run_sweep(config, on_start=lambda work: works.append(copy.copy(work)))
     assert tally.is_complete, [failure.failure for failure in tally.failures]
@@ -134,19 +134,19 @@ def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_
     assert len(set(read_squared_norms(config.results).values())) == 16
     assert len(weights_of(config.results)) == 8
     assert robust201("status", config.results).code == 0
-    one, every = tmp_path / "one", tmp_path / "every"
-    assert min(weights_names) in robust201("export", config.results, "--out", one).error_line(2)
-    assert robust201("export", config.results, "--out", one, "--weights-name", min(weights_names)).code == 0
+    single, every = tmp_path / "single", tmp_path / "every"
+    assert min(weights_names) in robust201("export", config.results, "--out", single).error_line(2)
+    assert robust201("export", config.results, "--out", single, "--weights-name", min(weights_names)).code == 0
     assert robust201("export", config.results, "--out", every, "--no-json", "--parquet").code == 0
-    for out in (one, every):
+    for out in (single, every):
         assert robust201("verify", config.results, "--export", out).code == 0
         comparison = json.loads(robust201("verify", config.results, "--against", out, "--json").out)
         assert comparison["max_difference"] == 0
     table = pq.read_table(every / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert set(table["weights"].to_pylist()) == weights_of(config.results)
-    content = json.loads((one / "digits/jacobian_squared_norm.json").read_text())["digits"]["jacobian"]["squared_norm"]
+    content = json.loads((single / "digits/jacobian_squared_norm.json").read_text())["digits"]["jacobian"]
     is_chosen = pc.equal(table["weights"].cast("string"), min(weights_names))
-    assert [*content.values()] == table.filter(is_chosen)["squared_norm"].to_pylist()
+    assert [*content["squared_norm"].values()] == table.filter(is_chosen)["squared_norm"].to_pylist()
 
 
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep, store_with_two_recipes):

@@ -1,4 +1,4 @@
-"""The guard of a run, with small children instead of Ray."""
+"""The guard of a run, with small child processes instead of runs on Ray."""
 
 import os
 import signal
@@ -23,28 +23,28 @@ def run_child(code):
 @pytest.fixture
 def handlers():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
+    handlers_before = [signal.getsignal(number) for number in numbers]
     yield
-    assert [signal.getsignal(number) for number in numbers] == before
+    assert [signal.getsignal(number) for number in numbers] == handlers_before
 
 
 @pytest.mark.parametrize("code", [0, 2, 3, 4, 130])
-def test_exit_codes_of_runs_are_kept(handlers, code, capfd):
+def test_guard_returns_the_exit_code_of_its_child(handlers, code, capfd):
     assert run_child(f"a.beat(); a.end(); sys.exit({code})") == code
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)", "os.abort()"])
-def test_lost_child_is_one_line_and_leaves_no_process(handlers, end, capfd):
-    before = {process.pid for process in psutil.process_iter()}
+def test_lost_child_gives_one_line_and_leaves_no_process(handlers, end, capfd):
+    pids_before = {process.pid for process in psutil.process_iter()}
     assert run_child(HELPER + "a.beat(); " + end) == 3
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert "Ray" in line
-    assert not [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
+    assert not [process for process in psutil.Process().children(recursive=True) if process.pid not in pids_before]
 
 
-def test_child_that_stops_beating_is_ended(handlers, monkeypatch):
+def test_child_without_heartbeats_is_killed(handlers, monkeypatch):
     monkeypatch.setattr(guard_module, "BEAT_LIMIT_SECONDS", 0.5)
     start = time.monotonic()
     assert run_child("a.beat(); time.sleep(300)") == 3
@@ -52,7 +52,7 @@ def test_child_that_stops_beating_is_ended(handlers, monkeypatch):
     assert run_child("a.beat(); a.end(); time.sleep(1.5)") == 0  # without Ray, it may be silent
 
 
-def test_output_of_libraries_is_hidden_and_that_of_the_run_shown(capfd):
+def test_stderr_of_libraries_is_hidden_and_output_of_the_run_is_shown(capfd):
     assert run_child("os.write(2, b'noise'); sys.stderr.write('line'); print('out')") == 0
     assert capfd.readouterr() == ("out\n", "line")
 
@@ -82,5 +82,5 @@ def test_session_ends_with_a_killed_guard():
         time.sleep(0.05)
     assert not psutil.pid_exists(int(leader))
     assert not os.path.exists(folder)  # noqa: PTH110
-    kill_session(int(leader))  # nothing is left
+    kill_session(int(leader))  # no error, although the session has ended
     process.stdout.close()

@@ -1,4 +1,4 @@
-"""However a sweep is computed, it ends with the same evaluations, slices and exported bytes."""
+"""A sweep has the same evaluations, slices and exported bytes, whatever runs have computed it."""
 
 import contextlib
 import random
@@ -42,7 +42,7 @@ def variants(make_sweep):
 
 
 def run_with_workers(config, filters, rng, monkeypatch):
-    """Let some workers compute some of the missing parts, in any order; a worker may be killed before it stores one."""
+    """Compute random missing parts with workers, in random order; workers may be killed before they store one."""
     write = ResultsFolder.write
 
     def write_or_die(folder, name, content):
@@ -62,36 +62,36 @@ def run_with_workers(config, filters, rng, monkeypatch):
 
 
 def finish(config, out):
-    """Complete a sweep; return its evaluations as (unit, strength, slice), and the exported bytes."""
+    """Complete a sweep; return its stored (unit, strength, slice, number of slices), and the exported bytes."""
     assert run_inline(config).failures == []
     plan, folder = open_results(config.results)
     listing = folder.list()
     state = compare(plan, listing, folder.read_tuple)
     assert (state.n_done, state.n_missing_parts) == (plan.n_evaluations, 0)
     planned = {(unit, strength) for key in plan.keys for unit in key.units for strength in key.strengths}
-    triples = {
+    evaluations = {
         (row["unit"], strength, row["slice"], row["slices"])
         for row in listing["digits"]
         for strength in folder.read_tuple(row["strengths"].decode())
         if (row["unit"], strength) in planned
     }
     export_dataset(plan, folder, out)
-    return triples, read_tree(out)
+    return evaluations, read_tree(out)
 
 
 @pytest.fixture(scope="module")
 def expected(tiny_weights, tmp_path_factory):
-    """Return what a sweep that is computed by one run ends with."""
-    folder = tmp_path_factory.mktemp("straight")
+    """Return the evaluations and exported bytes of a sweep that one run computes (see `finish`)."""
+    folder = tmp_path_factory.mktemp("one-run")
     config = parse_config(tiny_sweep_fields(folder, tiny_weights, keys=KEYS, **OPTIONS), "test")
-    end = finish(config, folder / "export")
+    result = finish(config, folder / "export")
     assert max(int(key.n_slices.max()) for key in open_results(config.results)[0].keys) > 1
-    return end
+    return result
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_history_ends_with_the_same_evaluations_and_bytes(make_sweep, tmp_path, monkeypatch, expected, seed):
-    rng, straight, results = random.Random(seed), make_sweep(keys=KEYS, **OPTIONS), tmp_path / "other"
+def test_any_history_gives_the_same_evaluations_and_bytes(make_sweep, tmp_path, monkeypatch, expected, seed):
+    rng, complete, results = random.Random(seed), make_sweep(keys=KEYS, **OPTIONS), tmp_path / "other"
     for variant, filters in rng.sample(variants(make_sweep), 3):
         config = variant.model_copy(update={"results": results})
         if rng.random() < 0.5:
@@ -100,4 +100,4 @@ def test_any_history_ends_with_the_same_evaluations_and_bytes(make_sweep, tmp_pa
             with contextlib.suppress(KilledError):
                 run_inline(config, filters, killed_after=rng.randrange(1, 25))
         pack(ResultsFolder.open(results), grace_seconds=0.0)
-    assert finish(straight.model_copy(update={"results": results}), tmp_path / "export") == expected
+    assert finish(complete.model_copy(update={"results": results}), tmp_path / "export") == expected

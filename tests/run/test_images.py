@@ -1,4 +1,4 @@
-"""Corrupted images are made by workers as parts, only those that are needed, once, and from the planned libraries."""
+"""Workers generate corrupted images as parts: only the required images, once, and with the planned libraries."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +24,12 @@ KEYS = {"clean": {}, "brightness": {"severities": [1, 5]}, "fog": {"severities":
 
 @pytest.fixture
 def config(make_sweep):
-    """Return a sweep that makes its images in the results folder."""
+    """Return a sweep whose corrupted images are generated in the results folder."""
     datasets = {"digits": {"corruptions": {"source": "generated"}}}
     return make_sweep(keys=KEYS, datasets=datasets, images={"count": 20, "seed": 0})
 
 
-def made_keys(config):
+def generated_keys(config):
     return sorted({path.parent.name.split("-")[1] for path in (config.results / "corruptions").glob("*-*/*.sha256")})
 
 
@@ -40,25 +40,25 @@ def open_images(config):
 @pytest.mark.parametrize(
     ("keys", "expected"), [(("clean",), []), (("clean", "fog"), ["fog"]), (None, ["brightness", "fog"])]
 )
-def test_filtered_run_makes_selected_images_only(config, keys, expected):
+def test_filtered_run_generates_selected_images_only(config, keys, expected):
     tally = run_inline(config, Filters(keys=keys))
     assert (tally.is_complete, tally.n_done) == (True, 2 * (1 + 2 * len(expected)))
-    assert made_keys(config) == expected
+    assert generated_keys(config) == expected
 
 
 def test_image_parts_come_first(config):
     with prepare_run(config, EVERYTHING, lambda _line: None) as work:
         parts = list(work.parts)
-    assert [part.id[2:] for part in parts[:4]] == [(key, one) for key in ("brightness", "fog") for one in (1, 5)]
+    assert [part.id[2:] for part in parts[:4]] == [("brightness", 1), ("brightness", 5), ("fog", 1), ("fog", 5)]
     assert not any(isinstance(part, ImagePart) for part in parts[4:])
 
 
-def test_worker_without_images_makes_them_and_lost_images_are_not_missed(config, tmp_path):
+def test_worker_generates_absent_images_and_finished_sweep_needs_none(config, tmp_path):
     run_inline(config)
-    expected, state = export_bytes(config, tmp_path / "first"), read_tree(config.results / "corruptions")
+    expected, images = export_bytes(config, tmp_path / "first"), read_tree(config.results / "corruptions")
     shutil.rmtree(config.results / "corruptions")
     assert run_inline(config).n_parts == 0
-    assert made_keys(config) == []
+    assert generated_keys(config) == []
     folder = ResultsFolder.open(config.results)
     for path in (config.results / "shards").rglob("*.parquet"):
         path.unlink()
@@ -70,25 +70,25 @@ def test_worker_without_images_makes_them_and_lost_images_are_not_missed(config,
     run_inline(config)
     assert export_bytes(config, tmp_path / "second") == expected
     assert {name: content for name, content in read_tree(folder.root / "corruptions").items() if "npy" in name} == {
-        name: content for name, content in state.items() if "npy" in name
+        name: content for name, content in images.items() if "npy" in name
     }
 
 
-def test_workers_that_make_the_same_images_leave_one_file(config):
+def test_workers_that_generate_the_same_images_leave_one_file(config):
     run_inline(config, Filters(keys=("clean",)))
     part = ImagePart("digits", "fog", 5)
-    makers = [open_images(config) for _ in range(4)]
+    image_sets = [open_images(config) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda maker: maker.make(part), makers))
-    assert sorted(path.name for path in makers[0].path(part).parent.iterdir()) == ["5.npy", "5.sha256"]
+        list(pool.map(lambda image_set: image_set.make(part), image_sets))
+    assert sorted(path.name for path in image_sets[0].path(part).parent.iterdir()) == ["5.npy", "5.sha256"]
     assert run_inline(config).is_complete
 
 
-def test_pixels_are_those_of_a_folder_with_all_severities_and_only_needed_ones_are_made(config, tmp_path):
+def test_single_severities_equal_those_of_a_folder_with_all_severities(config, tmp_path):
     images = Inputs(config).images("digits")
     frost = FrostTextures.of("none", ())
-    corruption_folder.generate_corruptions(tmp_path / "made", images, keys=["fog"], seed=0, frost=frost)
-    expected = CorruptedStore(tmp_path / "made", images, rows=np.arange(len(images)), n_images=len(images))
+    corruption_folder.generate_corruptions(tmp_path / "all", images, keys=["fog"], seed=0, frost=frost)
+    expected = CorruptedStore(tmp_path / "all", images, rows=np.arange(len(images)), n_images=len(images))
     save_plan(config)
     store = open_images(config).open_store("digits", "fog")
     for severity in (1, 3):
@@ -100,7 +100,7 @@ def test_pixels_are_those_of_a_folder_with_all_severities_and_only_needed_ones_a
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x93NUMPY", None])
-def test_damaged_images_are_made_again(config, damage):
+def test_damaged_images_are_generated_again(config, damage):
     save_plan(config)
     part, indices = ImagePart("digits", "fog", 5), Inputs(config).images("digits").indices
     expected = open_images(config).open_store("digits", "fog")("fog", 5, indices)
@@ -111,7 +111,7 @@ def test_damaged_images_are_made_again(config, damage):
     assert path.read_bytes() == content
 
 
-def test_interrupted_images_are_made_again(config, monkeypatch):
+def test_interrupted_images_are_generated_again(config, monkeypatch):
     corrupt = corruption_folder.corrupt
 
     def corrupt_until_interrupted(images, key, severity, **options):
@@ -123,12 +123,12 @@ def test_interrupted_images_are_made_again(config, monkeypatch):
         patch.setattr(corruption_folder, "corrupt", corrupt_until_interrupted)
         tally = run_inline(config)
     assert {outcome.failure for outcome in tally.failures} == {"SystemError: killed"}
-    assert made_keys(config) == ["brightness", "fog"]  # fog at severity 1
+    assert generated_keys(config) == ["brightness", "fog"]  # fog at severity 1
     assert read_state(config.results).n_done == 6
     assert run_inline(config).is_complete
 
 
-def test_other_libraries_are_refused(config, monkeypatch):
+def test_worker_with_other_library_versions_is_rejected(config, monkeypatch):
     with prepare_run(config, Filters(keys=("fog",)), lambda _line: None) as work, monkeypatch.context() as patch:
         patch.setattr(images_module, "library_versions", lambda: {"numpy": "0.1"})
         worker = work.start_worker()
@@ -137,4 +137,4 @@ def test_other_libraries_are_refused(config, monkeypatch):
     (failure,) = failures
     assert failure.startswith("DatasetError")
     assert "0.1" in failure
-    assert made_keys(config) == []
+    assert generated_keys(config) == []

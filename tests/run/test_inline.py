@@ -48,7 +48,7 @@ def test_another_device_is_rejected(sweep):
     assert [path.name for path in config.results.iterdir()] == ["format.json"]
 
 
-def test_device_auto_is_that_of_the_machine_and_fixed_with_the_folder(sweep, monkeypatch):
+def test_device_auto_is_chosen_by_the_first_run_and_kept_for_the_folder(sweep, monkeypatch):
     config = sweep("results", execution=ExecutionSection(device="auto"))
     clean = Filters(keys=("clean",))
     monkeypatch.setattr(device, "choose_device", lambda *_settings: torch.device("cpu"))
@@ -98,7 +98,7 @@ def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def test_worker_refuses_units_of_another_plan(sweep):
+def test_worker_rejects_units_of_another_plan(sweep):
     config = sweep("results")
     with prepare_run(config, EVERYTHING, lambda _line: None) as work:
         parts = list(work.state.missing())
@@ -112,7 +112,7 @@ def test_worker_refuses_units_of_another_plan(sweep):
     assert read_state(config.results).n_missing_parts == len(parts) - 1
 
 
-def test_next_run_deletes_old_events_but_no_failures(make_sweep):
+def test_next_run_deletes_old_events_but_keeps_failures(make_sweep):
     config = make_sweep(keys={"clean": {}}, images={"count": 20, "seed": 0})
     run_inline(config)
     folder = config.results / "events"
@@ -139,6 +139,6 @@ def test_filtered_run_without_the_weights_of_other_networks_keeps_their_results(
     )
     run_inline(config, Filters(architectures=(21,)))
     assert read_state(config.results).n_done == 2
-    other = config.model_copy(update={"checkpoints": config.checkpoints.model_copy(update={"epochs": 1})})
-    run_inline(other, Filters(architectures=(21,)))  # the sweep may mean other weights of network 0 now
+    changed = config.model_copy(update={"checkpoints": config.checkpoints.model_copy(update={"epochs": 1})})
+    run_inline(changed, Filters(architectures=(21,)))  # with `epochs`, the weights of network 0 may be others
     assert read_state(config.results).n_done == 1

@@ -1,4 +1,4 @@
-"""Cut networks, machines that vanish and clocks that jump, pretended without Ray: results are those of a calm run."""
+"""Lost connections, lost machines and jumping clocks, simulated without Ray: results equal those without faults."""
 
 import random
 import time
@@ -35,19 +35,19 @@ def config(make_sweep):
 
 
 @pytest.fixture(scope="module")
-def calm_bytes(tiny_weights, tmp_path_factory):
-    """Return the published files of a run without losses."""
-    folder = tmp_path_factory.mktemp("calm")
-    calm = parse_config(tiny_sweep_fields(folder, tiny_weights, **OPTIONS), "test")
-    run_inline(calm)
-    return export_bytes(calm, folder / "out")
+def undisturbed_bytes(tiny_weights, tmp_path_factory):
+    """Return the exported files of a run without faults."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    undisturbed = parse_config(tiny_sweep_fields(folder, tiny_weights, **OPTIONS), "test")
+    run_inline(undisturbed)
+    return export_bytes(undisturbed, folder / "out")
 
 
 class UnreliableCluster:
     """One worker in this process, with two parts in flight.
 
-    It is lost before it computes a part (its machine vanishes), or after it has stored one (the network is cut, so that
-    its answer is lost).
+    At random, it is lost before it computes a part (its machine vanishes), or after it has stored the part's results
+    (the network is cut, so that the outcome is lost).
     """
 
     def __init__(self, rng, counts, start_worker):
@@ -62,14 +62,14 @@ class UnreliableCluster:
             self._parts.append(part)
 
     def wait(self, _seconds):
-        fate = self._rng.choice(["vanishes", "is cut off", "works", "works"])
-        self._counts[fate] += 1
-        if fate != "vanishes":
+        event = self._rng.choice(["vanishes", "is cut off", "works", "works"])
+        self._counts[event] += 1
+        if event != "vanishes":
             outcome = self._worker.compute(self._parts[0], lambda: False)
             self._counts[self._parts[0].id] += 1
-        if fate == "works":
+        if event == "works":
             return [Finished(self._parts.popleft(), outcome)]
-        lost = Lost([*self._parts], preempted=self._rng.random() < 0.8, reason=fate)
+        lost = Lost([*self._parts], preempted=self._rng.random() < 0.8, reason=event)
         self._parts.clear()
         self._worker = self._start()
         return [lost]
@@ -78,29 +78,29 @@ class UnreliableCluster:
         self._worker.close()
 
 
-def pretend_ray(monkeypatch, folder, make_cluster):
-    """Replace Ray by a cluster in this process, which `make_cluster` makes from a function that starts a worker."""
+def replace_ray(monkeypatch, folder, make_cluster):
+    """Replace Ray with a cluster in this process; `make_cluster` gets the function that starts a worker."""
     monkeypatch.setattr(executor_ray, "attach", lambda: Attachment(folder, lambda _message: None))
     monkeypatch.setattr(executor_ray, "ray_variables", lambda _execution: {})
     monkeypatch.setattr(cluster, "Cluster", lambda _execution, _precision, start, _folder: make_cluster(start))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])  # with seed 0, a part loses three workers by chance
-def test_vanishing_machines_and_cut_networks_cost_only_the_parts_in_flight(
-    config, tmp_path, monkeypatch, calm_bytes, seed
+@pytest.mark.parametrize("seed", [1, 2, 3])  # with seed 0, one part fails, because it loses three workers by chance
+def test_lost_machines_and_connections_affect_only_parts_in_flight(
+    config, tmp_path, monkeypatch, undisturbed_bytes, seed
 ):
     rng, counts = random.Random(seed), Counter()
-    pretend_ray(monkeypatch, tmp_path, lambda start: UnreliableCluster(rng, counts, start))
+    replace_ray(monkeypatch, tmp_path, lambda start: UnreliableCluster(rng, counts, start))
     tally = run_sweep(config)
     assert (tally.is_complete, tally.failures) == (True, [])
     assert tally.n_died + tally.n_preempted == counts["vanishes"] + counts["is cut off"] > 0
     computed = [count for name, count in counts.items() if isinstance(name, tuple) and name[0] != "images"]
     assert set(computed) == {1}  # a part that was stored before the loss is not computed again
-    assert export_bytes(config, tmp_path / "lossy-out") == calm_bytes
+    assert export_bytes(config, tmp_path / "lossy-out") == undisturbed_bytes
 
 
 class FatalCluster(UnreliableCluster):
-    """One worker, which every part of one key kills."""
+    """One worker, which dies on every part of the key `fgsm`."""
 
     def wait(self, _seconds):
         parts = [*self._parts]
@@ -111,7 +111,7 @@ class FatalCluster(UnreliableCluster):
 
 
 def test_parts_that_kill_their_workers_are_reported_and_the_others_computed(config, tmp_path, monkeypatch):
-    pretend_ray(monkeypatch, tmp_path, lambda start: FatalCluster(random.Random(), Counter(), start))
+    replace_ray(monkeypatch, tmp_path, lambda start: FatalCluster(random.Random(), Counter(), start))
     tally = run_sweep(config)
     n_fatal = len(tally.failures)
     assert n_fatal > 0
@@ -146,7 +146,7 @@ def test_lost_workers_are_replaced_and_their_parts_returned(monkeypatch, error, 
 
 
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
-def test_clock_that_jumps_changes_neither_results_nor_lock_nor_status(config, tmp_path, monkeypatch, calm_bytes, jump):
+def test_clock_jump_changes_neither_results_nor_lock_nor_status(config, tmp_path, monkeypatch, undisturbed_bytes, jump):
     config = config.model_copy(update={"execution": config.execution.model_copy(update={"executor": "inline"})})
     clock, jumps = time.time, []
 
@@ -160,4 +160,4 @@ def test_clock_that_jumps_changes_neither_results_nor_lock_nor_status(config, tm
     monkeypatch.setattr(time, "time", lambda: clock() + sum(jumps))
     assert run_sweep(config, on_progress=check).is_complete
     assert len(jumps) > 5
-    assert export_bytes(config, tmp_path / "jumping-out") == calm_bytes
+    assert export_bytes(config, tmp_path / "jumping-out") == undisturbed_bytes

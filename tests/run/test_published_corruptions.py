@@ -57,7 +57,7 @@ def write_published_images(config: SweepConfig, folder: Path, key: str) -> None:
 
 
 def count_evaluations(results: Path) -> tuple[int, int]:
-    """Return the numbers of finished and of all evaluations."""
+    """Return the number of finished evaluations and the number of all evaluations."""
     status = read_status(results)
     return status.n_done, status.n_planned
 
@@ -82,11 +82,11 @@ def test_unfiltered_run_requires_all_published_images(config, requests, tmp_path
 
 
 @pytest.mark.usefixtures("requests")
-def test_share_refuses_images_that_the_plan_lacks(config):
+def test_share_rejects_images_that_the_plan_lacks(config):
     with prepare_run(config, Filters(keys=("clean",)), lambda _line: None):
         pass
-    before = read_tree(config.results)
+    tree_before = read_tree(config.results)
     with pytest.raises(InputError, match="digits brightness"):
         run_share(config, Share(1, 1))
-    assert read_tree(config.results) == before
+    assert read_tree(config.results) == tree_before
     assert run_share(config, Share(1, 1), Filters(keys=("clean",))).is_complete

@@ -26,7 +26,7 @@ def make_parts(n_networks, n_parts):
     return [Part(chr(ord("a") + network), number) for network in range(n_networks) for number in range(n_parts)]
 
 
-def test_worker_keeps_its_network_and_then_helps_with_the_longest():
+def test_worker_keeps_its_network_and_then_helps_with_the_longest_queue():
     queue = PartQueue(make_parts(2, 3), 3)
     assert [queue.take().label, queue.take().label] == ["a0", "b0"]
     assert [queue.take("b").label for _ in range(2)] == ["b1", "b2"]
@@ -41,13 +41,13 @@ def test_only_the_first_part_of_a_dead_worker_is_blamed():
     queue = PartQueue(make_parts(1, 2), 2)
     parts = [queue.take(), queue.take()]
     assert queue.lose(parts, reason="killed", preempted=False) is None
-    again = [queue.take("a"), queue.take("a")]
-    assert [part.label for part in again] == ["a1", "a0"]  # the suspect comes later
-    assert queue.lose([again[1]], reason="killed", preempted=False) == parts[0]
-    assert queue.lose([again[0]], reason="killed", preempted=False) is None
+    retried = [queue.take("a"), queue.take("a")]
+    assert [part.label for part in retried] == ["a1", "a0"]  # the suspect comes later
+    assert queue.lose([retried[1]], reason="killed", preempted=False) == parts[0]
+    assert queue.lose([retried[0]], reason="killed", preempted=False) is None
 
 
-def test_preempted_machines_are_not_counted():
+def test_preemptions_do_not_count_as_deaths():
     queue = PartQueue(make_parts(1, 1), 1)
     for _ in range(100):
         assert queue.lose([queue.take("a")], reason="gone", preempted=True) is None

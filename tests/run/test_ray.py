@@ -1,4 +1,4 @@
-"""Runs in processes of their own, on a local Ray and inline; `tests/faults` kills their processes."""
+"""Runs in separate processes, on a local Ray and inline; the tests in `tests/faults` kill such processes."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.support.trials import Trial, wait_for_parts
 
 @pytest.mark.parametrize("executor", [pytest.param("ray", marks=pytest.mark.ray), "inline"])
 def test_first_signal_drains(tmp_path, executor):
-    """A terminal or batch system signals the whole group, in which Ray's processes must not be."""
+    """Terminals and batch systems signal the whole process group, so Ray's processes must not belong to it."""
     trial = Trial(tmp_path, executor=executor)
     process = trial.start()
     wait_for_parts(trial, process)

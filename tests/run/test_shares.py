@@ -1,4 +1,4 @@
-"""Shares of a sweep are disjoint and complete, need a plan, and end with the bytes of one run."""
+"""Shares of a sweep are disjoint and complete, need a plan, and give the same exported bytes as one run."""
 
 import json
 import signal
@@ -39,17 +39,17 @@ def test_shares_divide_the_parts(config):
         SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple), Share(index, 3)) for index in (1, 2, 3)
     ]
     parts = [list(work.parts) for work in works]
-    ids = [part.id for own in parts for part in own]
+    ids = [part.id for parts_of_share in parts for part in parts_of_share]
     state = compare(plan, folder.list(), folder.read_tuple)
-    assert len(ids) == len(set(ids)) == state.n_missing_parts + 2  # and the images of brightness
+    assert len(ids) == len(set(ids)) == state.n_missing_parts + 2  # two parts generate the images of brightness
     assert min(map(len, parts)) > len(ids) / 5
-    for own in parts:
-        is_corruption = [isinstance(part, ImagePart) or part.unit.key == "brightness" for part in own]
-        n_images = sum(isinstance(part, ImagePart) for part in own)
+    for parts_of_share in parts:
+        is_corruption = [isinstance(part, ImagePart) or part.unit.key == "brightness" for part in parts_of_share]
+        n_images = sum(isinstance(part, ImagePart) for part in parts_of_share)
         assert sorted(is_corruption[n_images:]) == is_corruption[n_images:]  # corruptions come last
 
 
-def test_shares_end_with_the_bytes_of_one_run(config, tmp_path, monkeypatch):
+def test_shares_export_the_bytes_of_one_run(config, tmp_path, monkeypatch):
     whole = config.model_copy(update={"results": tmp_path / "whole"})
     run_inline(whole)
     save_plan(config)
@@ -61,7 +61,7 @@ def test_shares_end_with_the_bytes_of_one_run(config, tmp_path, monkeypatch):
     assert export_bytes(config, tmp_path / "shares") == export_bytes(whole, tmp_path / "single")
 
 
-def test_share_of_a_filtered_plan_and_other_execution(config):
+def test_share_accepts_a_filtered_plan_and_another_execution_section(config):
     save_plan(config, Filters(keys=("fgsm",)))
     faster = config.model_copy(update={"execution": config.execution.model_copy(update={"micro_batch": 64})})
     tally = run_share(faster, Share(1, 1), Filters(keys=("fgsm",)))
@@ -78,7 +78,7 @@ def test_moved_files_and_another_batch_size_do_not_change_the_sweep(config, writ
     assert summary["evaluations_done"] == summary["evaluations"]
 
 
-def test_batch_size_of_the_reference_engine_and_paths_of_weights(make_sweep):
+def test_result_fields_have_the_reference_batch_size_but_no_paths_of_weights(make_sweep):
     def fields_with(**changes):
         return result_fields(make_sweep(keys={"fgsm": {}}, **changes))
 

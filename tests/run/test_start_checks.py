@@ -105,10 +105,10 @@ def test_filtered_run_needs_only_the_weights_of_its_networks(robust201, write_sw
     assert not (tmp_path / "results").exists()
     selection = ("--architectures", "0,21")
     assert robust201("run", sweep, *selection).code == 0
-    before = read_tree(tmp_path / "results")
+    tree_before = read_tree(tmp_path / "results")
     for options in ((), ("--share", "1/1")):
         assert "#9" in robust201("run", sweep, *options).error_line(2)
-    assert read_tree(tmp_path / "results") == before
+    assert read_tree(tmp_path / "results") == tree_before
     assert robust201("run", sweep, *selection, "--share", "1/1").code == 0
     summary = json.loads(robust201("plan", sweep, "--json").out)
     assert [summary[field] for field in ("architectures", "evaluations", "evaluations_done")] == [3, 3, 2]

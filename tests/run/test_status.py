@@ -1,4 +1,4 @@
-"""Status of results."""
+"""Status of a sweep: progress, active and silent processes, and failures."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def make_old(path, seconds):
 
 
 @pytest.mark.parametrize("role", ["driver", "share"])
-def test_running_and_silent_workers(config, role):
+def test_status_lists_running_and_silent_workers(config, role):
     run_inline(config, Filters(keys=("clean",)))
     for path in (config.results / "events").glob("*.jsonl"):
         make_old(path, 3600)
@@ -54,7 +54,7 @@ def test_running_and_silent_workers(config, role):
     make_old(busy.path, SILENT_SECONDS + 60)
     status = read_status(config.results)
     assert (status.in_progress, status.silent, status.seconds_left) == ([], [busy.path.stem], None)
-    driver.close()  # and its workers with it
+    driver.close()  # its workers count as ended, too
     assert read_status(config.results).silent == []
     for events in (busy, idle):
         events.close()
@@ -72,7 +72,7 @@ def test_run_that_was_killed_on_this_machine_is_not_running(config):
         assert (status.running, status.n_runs, status.silent) == (n_runs > 0, n_runs, [])
 
 
-def test_clock_of_a_worker_does_not_matter(config):
+def test_wrong_clock_of_a_worker_does_not_change_ages(config):
     run_inline(config, Filters(keys=("clean",)))
     events = Events(config.results, "worker")
     with events.path.open("a") as stream:
@@ -85,7 +85,7 @@ def test_clock_of_a_worker_does_not_matter(config):
     events.close()
 
 
-def test_processes_of_a_killed_run_are_forgotten_when_the_next_run_begins(config):
+def test_processes_of_a_killed_run_are_not_listed_after_the_next_run_begins(config):
     run_inline(config, Filters(keys=("clean",)))
     driver = Events(config.results, "driver")
     make_old(driver.path, SILENT_SECONDS + 100)
@@ -109,7 +109,7 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
     assert [key.n_missing_parts > 0 for key in read_state(config.results).keys] == [True, True, False]
     run_inline(config, Filters(keys=("clean",)))
     (events,) = [path for path in (config.results / "events").glob("worker-*") if '"failed"' in path.read_text()]
-    events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # as in a long file, whose tail is read
+    events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # as in a long file, whose head is not read
     failures = read_status(config.results).failures
     assert {failure.failure for failure in failures} == {"RuntimeError: no such luck"}
     assert len(failures) == read_state(config.results).keys[1].n_missing_parts

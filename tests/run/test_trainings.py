@@ -124,7 +124,7 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(tmp_path, uninter
     assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != records["tuned", 3].sha256
 
 
-def test_start_weights_must_exist_intact_and_final(tmp_path):
+def test_start_weights_must_exist_and_be_intact_and_final(tmp_path):
     tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
     is_missing = r"tuned seed 0.*#309 bright plain seed 0"
     with pytest.raises(CheckpointError, match=is_missing):
@@ -328,7 +328,7 @@ def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path, monkeypatch)
     assert sorted(records_by_recipe_and_step(config)) == [("plain", step) for step in STEPS]
 
 
-def test_time_left_follows_from_the_finished_epochs_and_is_estimated_every_ten_seconds(tmp_path, monkeypatch):
+def test_time_left_is_estimated_from_finished_epochs_every_ten_seconds(tmp_path, monkeypatch):
     config, now = make_training_config(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}), [100.0]
     monkeypatch.setattr("robust201.run.trainings.time", SimpleNamespace(monotonic=lambda: now[0]))
     with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
@@ -350,7 +350,7 @@ def test_missing_test_images_are_reported(tmp_path):
 
 
 def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[..., Any]:
-    """Return a function that fails if it is called with a value of a named argument."""
+    """Return a wrapper of a function that fails if the argument `name` has this value."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         assert options[name] != value
@@ -362,7 +362,7 @@ def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[.
 # --- commands --------------------------------------------------------------------------------------------------
 
 
-def test_commands_speak_of_epochs_and_report_failures(tmp_path, robust201):
+def test_commands_count_epochs_and_report_failures(tmp_path, robust201):
     path = write_training_yaml(tmp_path, recipes={"plain": RECIPE, "wild": RECIPE | {"learning_rate": 1e30}})
     assert "no training runs yet" in robust201("status", path).error_line(2)
     result = robust201("run", path)

@@ -170,8 +170,8 @@ def test_unstable_network_blocks_its_parts_and_its_export(write_custom_sweep, ro
             assert {*read_numbers(folder)["architecture"]} == {"wide"}
     with pytest.warns(RobustWarning, match="narrow random-s0 digits"), pytest.raises(IncompleteError):
         read_outcomes(tmp_path / "results", "digits", ["clean"])
-    refused = robust201(*export)
-    assert (refused.code, "narrow random-s0 digits" in refused.err, (tmp_path / "dataset").exists()) == (3, True, False)
+    failed = robust201(*export)
+    assert (failed.code, "narrow random-s0 digits" in failed.err, (tmp_path / "dataset").exists()) == (3, True, False)
     assert robust201(*export, "--partial").code == 3
     results = Dataset(tmp_path / "dataset").query()["digits"]
     assert {network for measures in results.values() for values in measures.values() for network in values} == {"wide"}

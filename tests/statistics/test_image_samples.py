@@ -1,4 +1,4 @@
-"""Samples of images and estimates of accuracies: exact cases, bias and coverage in simulations, and wrong arguments."""
+"""Samples of images and estimates of accuracies: exact cases, simulated bias and coverage, and invalid arguments."""
 
 import numpy as np
 import pytest
@@ -27,21 +27,21 @@ def pilot():
 def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
     outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
     truth, predicted = outcomes.mean(axis=1), pilot.predict(cheap)
-    errors, covered, widths = [], [], []
+    errors, covered, standard_errors = [], [], []
     for seed in range(400):
         sample = choose_sample(pilot.outcomes, pilot.fitted, 60, seed)
         result = estimate_accuracies(sample, outcomes[:, sample.chosen], predicted, pilot.variance_factors)
         assert len(sample.chosen) == 60
         errors.append(result.accuracy - truth)
         covered.append((result.low <= truth) & (truth <= result.high))
-        widths.append(result.standard_error)
+        standard_errors.append(result.standard_error)
     assert (np.abs(np.mean(errors, axis=0)) < 4 * np.std(errors, axis=0) / 20).all()
     assert (np.mean(covered, axis=0) > 0.92).all()
-    np.testing.assert_allclose(np.mean(widths, axis=0), np.std(errors, axis=0), rtol=0.25)
-    assert (np.mean(widths, axis=0) < 0.8 * np.sqrt(truth * (1 - truth) / 60)).all()
+    np.testing.assert_allclose(np.mean(standard_errors, axis=0), np.std(errors, axis=0), rtol=0.25)
+    assert (np.mean(standard_errors, axis=0) < 0.8 * np.sqrt(truth * (1 - truth) / 60)).all()
 
 
-def test_all_images_give_the_exact_accuracy(pilot):
+def test_sample_of_all_images_gives_the_exact_accuracy(pilot):
     outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
     sample = choose_sample(pilot.outcomes, pilot.fitted, N, 0)
     result = estimate_accuracies(sample, outcomes, pilot.predict(cheap), pilot.variance_factors)
@@ -50,7 +50,7 @@ def test_all_images_give_the_exact_accuracy(pilot):
     assert (result.low == result.high).all()
 
 
-def test_equal_outcomes_of_the_pilot_do_not_give_intervals_of_width_0():
+def test_intervals_have_a_positive_width_if_all_outcomes_are_correct():
     outcomes = np.ones((3, 1, N), bool)
     pilot = Pilot(outcomes, outcomes)
     sample = choose_sample(outcomes, pilot.fitted, 20, 0)
@@ -73,7 +73,7 @@ def test_two_images_per_stratum_suffice(pilot):
     assert (result.standard_error > 0).all()
 
 
-def test_a_single_network_and_wrong_numbers_of_images_are_rejected(pilot):
+def test_single_network_and_invalid_numbers_of_images_are_rejected(pilot):
     with pytest.raises(ConfigError, match="pilot"):
         Pilot(*make_outcomes(1))
     for n in (3, N + 1):
@@ -92,7 +92,7 @@ def test_intervals_of_a_network_unlike_the_pilot_are_wide_enough(pilot):
     assert (np.mean(covered, axis=0) > 0.9).all()
 
 
-def test_factors_of_a_pilot_do_not_lower_the_minimum_of_the_expected_variance():
+def test_variance_factors_do_not_lower_the_minimum_of_the_expected_variance():
     sample, outcomes = ImageSample(np.arange(N) % 2, np.arange(40)), np.ones((1, 40), bool)
     errors = [
         estimate_accuracies(sample, outcomes, np.ones((1, N)), np.array([factor])).standard_error[0]

@@ -50,5 +50,5 @@ def test_mean_intervals_match_students_t_distribution():
         (0, 19, 2, True),
     ],
 )
-def test_is_at_chance(n_correct, n_images, n_classes, expected):
+def test_is_at_chance_depends_on_the_interval_and_the_number_of_images(n_correct, n_images, n_classes, expected):
     assert is_at_chance(n_correct / n_images, n_images, n_classes) is expected

@@ -39,7 +39,7 @@ def test_two_proportion_p_values_match_the_chi_square_test(n, data):
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.5))
-def test_holm_adjust_rejects_step_by_step(p_values, level):
+def test_holm_adjust_matches_the_step_down_procedure(p_values, level):
     rejected = set()
     for step, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if (len(p_values) - step) * p_values[index] > level:
@@ -78,7 +78,7 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed():
     assert not ties_of_accuracies.is_paired
 
 
-def test_ties_with_best_include_the_best_and_equal_networks():
+def test_ties_with_best_includes_the_best_and_equal_networks():
     result = ties_with_best([0.5, np.nan, 0.9, 0.9], 100)
     assert (result.best_index, result.tied.tolist()) == (2, [False, False, True, True])
     assert np.isnan(result.p_values[1])

@@ -1,4 +1,4 @@
-"""Shards in an object store: conditions of writing, errors, and numbers of requests (see also `test_packs`)."""
+"""Shards in an object store: conditional writes, errors, and numbers of requests (see also `test_packs`)."""
 
 import errno
 import os
@@ -56,33 +56,33 @@ def s3_error(code):
     return error
 
 
-ANSWERS = {
-    "no conditions in the library": [NotImplementedError("mode")],
-    "no conditions in the store": [OSError(errno.ENOSYS, "NotImplemented")],
-    "another upload at the same time": [s3_error("ConditionalRequestConflict")] * 2,
-    "a lost answer, after which the library tried again": [None, s3_error("PreconditionFailed")],
+RESPONSES = {
+    "library without conditional writes": [NotImplementedError("mode")],
+    "store without conditional writes": [OSError(errno.ENOSYS, "NotImplemented")],
+    "concurrent upload": [s3_error("ConditionalRequestConflict")] * 2,
+    "lost response, after which the library tried again": [None, s3_error("PreconditionFailed")],
 }
 
 
-@pytest.mark.parametrize("case", ANSWERS)
-def test_shard_is_written_once_whatever_the_store_answers(s3, folder, object_path, monkeypatch, case):
-    answers, pipe_file = list(ANSWERS[case]), filesystem_of(folder).pipe_file
+@pytest.mark.parametrize("case", RESPONSES)
+def test_shard_is_written_once_despite_conflicts_and_lost_responses(s3, folder, object_path, monkeypatch, case):
+    responses, pipe_file = list(RESPONSES[case]), filesystem_of(folder).pipe_file
 
-    def answer(path, content, mode="overwrite"):
-        error = answers.pop(0) if answers else None
+    def respond(path, content, mode="overwrite"):
+        error = responses.pop(0) if responses else None
         if error is None:
             pipe_file(path, content, mode=mode)
-        if error is not None or answers:
-            raise error or answers.pop(0)
+        if error is not None or responses:
+            raise error or responses.pop(0)
 
-    monkeypatch.setattr(filesystem_of(folder), "pipe_file", answer)
+    monkeypatch.setattr(filesystem_of(folder), "pipe_file", respond)
     folder.write(NAME, CONTENT)
-    assert (answers, s3.cat_file(object_path)) == ([], CONTENT)
+    assert (responses, s3.cat_file(object_path)) == ([], CONTENT)
     assert len(folder.list()["digits"]) == 1
 
 
 @pytest.mark.parametrize("error", [PermissionError("Access Denied"), TimeoutError("slow"), OSError("Connection reset")])
-def test_failing_requests_are_one_error_and_change_nothing(folder, monkeypatch, error):
+def test_failing_request_raises_storage_error_and_changes_nothing(folder, monkeypatch, error):
     folder.write(NAME, CONTENT)
 
     def fail(*_arguments, **_options):
@@ -110,7 +110,7 @@ def test_large_pack_is_uploaded_in_parts(s3, folder, monkeypatch):
     assert s3.list_multipart_uploads(BUCKET) == []
 
 
-def test_numbers_of_requests(folder, monkeypatch):
+def test_calls_make_the_expected_numbers_of_requests(folder, monkeypatch):
     counts, call = Counter(), AioBaseClient._make_api_call
 
     async def count(client, operation, arguments):
@@ -150,7 +150,7 @@ def test_sweep_in_an_object_store_exports_the_same_bytes(robust201, write_sweep,
     expected = export(local)
     sweep = write_sweep(shards=s3_url, results=str(remote))
     call("plan", "--save", sweep)
-    call("run", sweep, "--share", "1/2")  # a share computes one half, and a driver the other
+    call("run", sweep, "--share", "1/2")  # a share computes one half, and the next run the other
     call("run", sweep, "--executor", "inline")
     assert not (remote / "shards").exists()
     for command in ("status", "verify", "merge --compact", "verify"):
@@ -177,7 +177,7 @@ def test_wrong_location_is_not_saved(s3, s3_url, tmp_path, monkeypatch):
     assert not (root / "format.json").exists()
 
 
-def test_folder_keeps_its_location(tmp_path):
+def test_folder_keeps_the_location_of_its_shards(tmp_path):
     url = f"file://{tmp_path / 'elsewhere'}"
     ResultsFolder.create(tmp_path / "away", SLICES, url)
     ResultsFolder.create(tmp_path / "here", SLICES)

@@ -51,7 +51,7 @@ def list_names(folder):
 
 
 def check(folder, contents=CONTENTS):
-    """Check that a folder has exactly some shards, for a new reader and for one that listed earlier."""
+    """Check that a new reader, and a reader that listed the folder earlier, find exactly the shards of `contents`."""
     expected = {name_of(content): content for content in contents}
     for reader in (ResultsFolder.open(folder.root), folder):
         assert {name: reader.read(name) for name in list_names(reader)} == expected
@@ -72,7 +72,7 @@ def test_shards_stay_readable_while_they_are_packed_and_deleted(folder):
     assert (report.n_shards, report.n_packs, report.n_deleted, count_files(folder)) == (6, 2, 0, (2, 6))
     write(folder, CONTENTS[6:])
     assert pack(folder, **OLD).n_deleted == 6
-    pack(folder, **OLD)  # deletes the inputs of the call before
+    pack(folder, **OLD)  # deletes the inputs of the previous call
     assert count_files(folder)[1] == 0
     for content in CONTENTS[:6]:  # the reader's listing is older than the packs
         assert len(names_of(reader.list_unit("digits", name_of(content).unit), "digits")) == 1
@@ -93,7 +93,7 @@ def test_small_packs_are_joined(folder):
     check(folder, CONTENTS[:5])
 
 
-def test_packing_beside_writers_and_readers_loses_nothing(folder):
+def test_packing_during_writes_and_reads_loses_nothing(folder):
     contents = [f"content {number}".encode() * 10 for number in range(16)]
 
     def pack_until_written():
@@ -146,7 +146,7 @@ def damage(folder, path, position):
     folder.storage.write(path, bytes(content))
 
 
-def test_damaged_shard_in_a_pack_is_the_only_one_that_is_missing(folder):
+def test_damaged_shard_in_a_pack_is_the_only_missing_one(folder):
     write(folder, CONTENTS)
     for _ in range(2):
         pack(folder, grace_seconds=0.0)
@@ -172,14 +172,14 @@ def test_inputs_of_a_damaged_pack_are_kept(folder):
     check(folder)
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_damaged_index_is_moved_aside(folder, goes_on):
+@pytest.mark.parametrize("has_callback", [False, True])
+def test_damaged_index_is_moved_aside(folder, has_callback):
     write(folder, CONTENTS)
     pack(folder)
     folder.list()
     (path,) = folder.packs("digits")
     damage(folder, path, -3)
-    if goes_on:
+    if has_callback:
         messages = []
         assert len(ResultsFolder.open(folder.root).list(messages.append)["digits"]) == len(CONTENTS)
         assert [path in message for message in messages] == [True]
@@ -189,7 +189,7 @@ def test_damaged_index_is_moved_aside(folder, goes_on):
     check(folder)  # the loose shards still exist
 
 
-def test_listed_pack_that_cannot_be_opened_is_one_error(folder, monkeypatch):
+def test_listed_pack_that_cannot_be_opened_raises_storage_error(folder, monkeypatch):
     write(folder, CONTENTS)
     pack(folder)
     reader = ResultsFolder.open(folder.root)
@@ -202,7 +202,7 @@ def test_listed_pack_that_cannot_be_opened_is_one_error(folder, monkeypatch):
         reader.list()
 
 
-def test_pack_that_another_process_replaced_is_no_error(folder, monkeypatch):
+def test_packing_ignores_a_pack_that_another_process_replaced(folder, monkeypatch):
     write(folder, CONTENTS)
     pack(folder, **OLD)
     check_pack = ResultsFolder.check_pack
@@ -224,7 +224,7 @@ def test_damaged_shard_is_not_packed(folder):
     check(folder, [content for content in CONTENTS if name_of(content) != NAMES[2]])
 
 
-def test_merged_folders_have_the_shards_of_all(folder, tmp_path):
+def test_merged_folder_has_the_shards_of_all_sources(folder, tmp_path):
     other = ResultsFolder.create(tmp_path / "other", SLICES)
     write(folder, CONTENTS[:8])
     pack(folder)
@@ -238,7 +238,7 @@ def test_merged_folders_have_the_shards_of_all(folder, tmp_path):
     check(other, CONTENTS[6:])
 
 
-def test_folders_that_are_sliced_differently_are_not_merged(tmp_path):
+def test_folders_with_different_slice_formats_are_not_merged(tmp_path):
     folders = [ResultsFolder.create(tmp_path / str(size), SliceFormat(1.0, size, is_cpu=True)) for size in (1, 2)]
     with pytest.raises(InputError, match="2"):
         merge(folders, tmp_path / "all")

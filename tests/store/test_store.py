@@ -9,10 +9,10 @@ import pytest
 
 from robust201.core.errors import FormatVersionError, InputError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, Part, Unit
-from robust201.dataset.shard_rows import read_shard
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
 from robust201.store.names import ShardName, content_hash, names_of, parse_names, shard_name
 from robust201.store.shards import decode, encode
+from tests.support.runs import read_shard
 
 SLICES = SliceFormat(slice_gmacs=1.0, batch_size=8, is_cpu=True)
 UNIT = Unit("ab" * 16, 21, "digits", "pgd", (1.0, 8.0), 6, "cd" * 16, "0" * 64)
@@ -52,7 +52,7 @@ def test_shard_keeps_every_bit():
             )
 
 
-def test_content_that_is_no_shard_is_one_kind_of_error():
+def test_decode_raises_only_value_errors_for_damaged_content():
     rng = random.Random(0)
     mutations = [CONTENT[: rng.randrange(len(CONTENT))] for _ in range(20)]
     for _ in range(100):
@@ -65,7 +65,7 @@ def test_content_that_is_no_shard_is_one_kind_of_error():
             decode(mutation)
         except ValueError:
             n_rejected += 1
-    assert n_rejected > 50  # other mutations change only labels, and are found by the hash
+    assert n_rejected > 50  # other mutations change only labels; the hash in the name reveals them
 
 
 def test_names_are_parsed_and_other_files_ignored():
@@ -110,14 +110,14 @@ def test_damaged_shard_is_moved_aside(folder, damage):
     assert (folder.root / "damaged" / NAME.path).read_bytes() == damage
 
 
-def test_shard_of_another_unit_is_damage(folder):
+def test_shard_of_another_unit_counts_as_damaged(folder):
     name = NAME._replace(unit="f" * 32)
     folder.write(name, CONTENT)
     with pytest.raises(ShardDamagedError):
         read_shard(folder, name)
 
 
-def test_existing_folder_keeps_its_slices(folder):
+def test_existing_folder_keeps_its_slice_format(folder):
     assert ResultsFolder.create(folder.root, SliceFormat(5.0, 1, is_cpu=False)).slices == SLICES
 
 
@@ -130,7 +130,7 @@ def test_existing_folder_keeps_its_slices(folder):
         ('{"format": "robust201-results", "version": 2, "slices": {}, "shards": ""}', InputError),
     ],
 )
-def test_wrong_folders_are_rejected(tmp_path, content, error):
+def test_folders_without_a_valid_format_file_are_rejected(tmp_path, content, error):
     (tmp_path / "notes.txt").write_text("mine")
     if content is not None:
         (tmp_path / "format.json").write_text(content)

@@ -1,4 +1,4 @@
-"""`robust201 submit ray`, tested without a Ray cluster: addresses, files of a job, and valid files of clusters."""
+"""`robust201 submit ray`, tested without a Ray cluster: addresses, files of a job, and cluster files."""
 
 import os
 import re

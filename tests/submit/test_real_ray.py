@@ -161,7 +161,7 @@ def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     assert read_tree(tmp_path / "by-ray") == read_tree(tmp_path / "by-inline")
 
 
-def test_submitted_training_gives_the_bytes_of_a_run_here(head, robust201, tmp_path, monkeypatch):
+def test_submitted_training_gives_the_bytes_of_a_local_run(head, robust201, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
     trainings = write_training_yaml(tmp_path, execution={"workers": 1})
     assert "2 of 2 done" in run_job(head, robust201, trainings)

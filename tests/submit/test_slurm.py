@@ -140,7 +140,7 @@ def test_draining_ends_before_the_time_limit(make_sweep, time, seconds):
         ("--extra", "--constraint=a\n#SBATCH --uid=0"),
     ],
 )
-def test_invalid_option_is_named_and_nothing_is_written(robust201, write_sweep, tmp_path, options):
+def test_error_names_invalid_option_and_nothing_is_written(robust201, write_sweep, tmp_path, options):
     assert options[0] in robust201("submit", "slurm", write_sweep(), *options).error_line(2)
     assert not (tmp_path / "results").exists()
 
@@ -184,7 +184,7 @@ def test_submit_writes_the_batch_file_and_prints_the_job(robust201, write_sweep,
     assert 3 <= int(n_tasks) < 15
 
 
-def test_error_of_sbatch_is_one_line(robust201, write_sweep, write_program):
+def test_error_of_sbatch_is_reported_in_one_line(robust201, write_sweep, write_program):
     write_program("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1")
     assert "invalid partition" in robust201("submit", "slurm", write_sweep()).error_line(2)
     write_program("sbatch", "echo sent")

@@ -21,7 +21,7 @@ class Mark(NamedTuple):
         points: (M, 2) pixels: both ends of a rule, two opposite corners of a rect, all vertices of a line or an area,
             the centre of a symbol, the anchor of a text.
         text: the text; empty for other marks.
-        style: Vega's properties of the mark, of a line those of its first vertex.
+        style: Vega's properties of the mark; for a line or an area, those of its first vertex.
     """
 
     kind: str
@@ -99,7 +99,7 @@ def read_number(label: str) -> float:
 def read_panels(spec: Mapping[str, Any]) -> list[DrawnPanel]:
     """Draw a Vega-Lite specification, and return the panels that have marks.
 
-    Panels without labels on the vertical axis have the axis of the panel beside them whose top and height are equal.
+    A panel without labels on its vertical axis gets the axis of a panel beside it with the same top and height.
     """
     root = vl_convert.vegalite_to_scenegraph(dict(spec))["scenegraph"]
     panels = [panel for panel in _walk(root, 0, 0, None) if panel.marks]
@@ -111,7 +111,7 @@ def read_panels(spec: Mapping[str, Any]) -> list[DrawnPanel]:
 
 
 def _walk(group: Mapping[str, Any], x: float, y: float, panel: DrawnPanel | None) -> Iterator[DrawnPanel]:
-    """Yield the panels in a mark of groups, and add what belongs to `panel` to it."""
+    """Yield the panels in a group mark; if the group is inside `panel`, add its axes, title and marks to this panel."""
     for item in group["items"]:
         left, top, inner = x + item.get("x", 0), y + item.get("y", 0), panel
         if panel is None and item.get("width", 0) > 0 and item.get("height", 0) > 0:
@@ -140,7 +140,7 @@ def _find_items(group: Mapping[str, Any], role: str) -> Iterator[Mapping[str, An
 
 
 def _read_axis(axis: Mapping[str, Any], left: float, top: float, panel: DrawnPanel) -> None:
-    """Add the visible labels of an axis. The axis itself is shifted by half a pixel, which data are not."""
+    """Add the visible labels of an axis, without the half pixel by which Vega shifts axes but not data."""
     is_vertical = axis["items"][0]["orient"] == "left"
     for label in _find_items(axis, "axis-label"):
         if label["opacity"] > 0 and label["text"].strip():

@@ -53,7 +53,7 @@ def make_unit(
 
 @dataclass(frozen=True)
 class FabricatedPlan:
-    """Substitute for a plan."""
+    """Substitute for `sweep.plan.Plan`."""
 
     units: tuple[Unit, ...]
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
@@ -140,7 +140,7 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
 
 @dataclass
 class FabricatedStore:
-    """Substitute for both a store and its inventory.
+    """Substitute for a results folder, whose `values` are computed instead of read.
 
     Attributes:
         n_classes: number of classes of all datasets.

@@ -17,7 +17,7 @@ CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 """Number of classes of each dataset."""
 
-# Trials are not sorted, as in the real records. Trials of 12 epochs have seed 111; on cifar10-valid, seed 777, too.
+# Trials are not sorted, as in the real records. Trials of 12 epochs have seed 111, and on cifar10-valid also seed 777.
 LONG_TRIALS = tuple((dataset, seed) for seed in (999, 777) for dataset in CLASSES)
 SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES))
 

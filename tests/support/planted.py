@@ -1,4 +1,4 @@
-"""Fabricated dataset with as many cells as the paper's, known effects of operations, and a known best cell.
+"""Fabricated dataset with as many cells as the paper's, in which the effects of operations and the best cell are known.
 
 The quality of an evaluated cell is the sum of one effect per edge, which depends on the edge's operation. The best cell
 therefore has the best operation on every edge. Robustness is a sum of the same form. Accuracies decrease with the
@@ -34,7 +34,7 @@ def operation_table() -> NDArray[np.int64]:
 
 
 def planted_effects(effects: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each cell's sum of effects, (15,625,). Isomorphic cells have the sum of the cell that is evaluated."""
+    """Return each cell's sum of effects, (15,625,). All cells of an isomorphism class have the evaluated cell's sum."""
     weights = 1 + 0.1 * np.arange(len(EDGES))
     sums = effects[operation_table()] @ weights
     return sums[np.array(isomorphs())]

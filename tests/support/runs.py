@@ -6,7 +6,7 @@ from typing import Any
 
 from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.dataset.export import export_dataset
-from robust201.dataset.shard_rows import KeyRows, UnitRows, read_shard
+from robust201.dataset.shard_rows import KeyRows, UnitRows, decode_shard
 from robust201.run.driver import run_work
 from robust201.run.share import prepare_share
 from robust201.run.sweep import SweepWork, prepare_run
@@ -14,7 +14,7 @@ from robust201.run.trainings import prepare_trainings
 from robust201.run.work import OnProgress, Say, Tally
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
-from robust201.store.shards import encode
+from robust201.store.shards import Shard, encode
 from robust201.sweep.config import SweepConfig
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.parts import SweepState, compare
@@ -89,10 +89,15 @@ def read_state(results: Path) -> SweepState:
 
 
 def read_rows(results: Path, keys: tuple[str, ...] | None = None) -> list[tuple[Unit, UnitRows]]:
-    """Return the results of all units, or of those of some keys."""
+    """Return the results of all units, or of the units of some keys."""
     plan, folder = open_results(results)
     listing = folder.list()
     return [item for key in plan.narrow(keys=keys).keys for item in KeyRows(folder, key, listing)]
+
+
+def read_shard(folder: ResultsFolder, name: ShardName) -> Shard:
+    """Read and check all columns of a shard."""
+    return decode_shard(folder, name, folder.read(name))
 
 
 def store_variant(

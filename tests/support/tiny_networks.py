@@ -100,7 +100,7 @@ def tiny_classifier(network=None, micro_batch=None, attack_samples=None):
 
 
 def checked_classifier(network):
-    """Return a classifier of a `CountingNetwork` after its first gradient, which takes more passes for a check."""
+    """Return a classifier of a `CountingNetwork` after its first gradient, which needs extra passes for a check."""
     classifier = tiny_classifier(network)
     classifier.loss_and_gradient(torch.zeros(1, 3, SIZE, SIZE), torch.zeros(1, dtype=torch.int64))
     network.n_images = 0

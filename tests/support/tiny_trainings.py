@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from robust201.sweep.training_config import TrainingConfig
-from tests.training.support import ONE_CONVOLUTION, make_images
+from tests.training.support import LIGHT_CELL, make_images
 
 RECIPE: dict[str, Any] = {
     "epochs": 2,
@@ -44,7 +44,7 @@ def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
     return {
         "name": "tiny",
         "store": str(folder / "store"),
-        "architectures": [ONE_CONVOLUTION],
+        "architectures": [LIGHT_CELL],
         "network": {"channels": 2, "cells": 1},
         "datasets": {"bright": write_images(folder)},
         "recipes": {"plain": RECIPE},

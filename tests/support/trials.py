@@ -1,4 +1,4 @@
-"""Runs of a small sweep in processes of their own, in which faults are injected."""
+"""Runs of a small sweep in separate processes, into which faults are injected."""
 
 import os
 import random
@@ -29,9 +29,9 @@ KEYS = {
 
 
 class Trial:
-    """A sweep that is run in processes of its own while faults are injected.
+    """A sweep that is run in separate processes while faults are injected.
 
-    `fields` replace fields of the YAML, and `execution` those of this section.
+    `fields` replace top-level fields of the YAML, and `execution` replaces fields of the section `execution`.
     """
 
     def __init__(self, folder: Path, fields=None, **execution) -> None:
@@ -66,7 +66,7 @@ class Trial:
             )
 
     def find(self, process, victim):
-        """Return the processes to kill; the guard starts a child in a session of its own, in which Ray runs too."""
+        """Return the processes to kill. The guard starts a child in a new session, in which Ray also runs."""
         children = psutil.Process(process.pid).children()
         if victim == "guard" or not children:
             return [psutil.Process(process.pid)] if victim == "guard" else []
@@ -78,7 +78,7 @@ class Trial:
         return [other for other in session if _name_of(other) == victim][:1]
 
     def kill(self, process, victim):
-        """Kill a process of a run; return the ids of the processes that must end with it, or None if there was none."""
+        """Kill a process of a run; return the ids of the processes that must also end, or None if none was killed."""
         with suppress(psutil.NoSuchProcess):
             children = psutil.Process(process.pid).children()
             session = {other.pid for child in children for other in session_processes(child.pid)}

@@ -21,7 +21,7 @@ def digits_fields(**fields: Any) -> dict[str, Any]:
     return {"datasets": {"digits": fields}}
 
 
-def own_dataset(**fields: Any) -> dict[str, Any]:
+def custom_dataset(**fields: Any) -> dict[str, Any]:
     return {"keys": {"clean": {}}, "datasets": {"mine": {"path": ".", "classes": 10, "image_size": 16} | fields}}
 
 
@@ -60,9 +60,9 @@ def own_dataset(**fields: Any) -> dict[str, Any]:
         (digits_fields(normalisation={"mean": [float("nan"), 0, 0], "std": [1, 1, 1]}), "normalisation.mean.0"),
         (digits_fields(normalisation={"mean": [125, 123, 114], "std": [0.2] * 3}), "normalisation: mean: "),
         (digits_fields() | {"keys": {"clean": {}, "fog": {}}}, "keys.fog: "),
-        (own_dataset(classes=5000) | {"measurements": ["cm"]}, "cm of the 5,000 classes of mine is too large"),
-        (own_dataset(resize={"shorter_side": 8}), "a shorter side of 16"),
-        (own_dataset(normalisation={"mean": [0.5], "std": [0.2]}), "expected 3 numbers, one per channel"),
+        (custom_dataset(classes=5000) | {"measurements": ["cm"]}, "cm of the 5,000 classes of mine is too large"),
+        (custom_dataset(resize={"shorter_side": 8}), "a shorter side of 16"),
+        (custom_dataset(normalisation={"mean": [0.5], "std": [0.2]}), "expected 3 numbers, one per channel"),
         (weights_fields(random={"seeds": [0, 0]}), "distinct"),
         ({"take_imported": True}, "take_imported: "),
         # paths

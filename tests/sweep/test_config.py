@@ -125,7 +125,7 @@ def test_cifar10_job_gives_plausible_accuracies(shared_data, tmp_path, monkeypat
     assert clean_accuracies[21] == pytest.approx(0.7326, abs=0.25)
 
 
-def test_jobs_that_the_docs_submit_name_their_device(monkeypatch, tmp_path):
+def test_jobs_submitted_in_the_docs_set_their_device(monkeypatch, tmp_path):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     pages = "\n".join(path.read_text() for path in sorted((REPOSITORY / "docs").rglob("*.md")))
     jobs = set(re.findall(r"robust201 (?:submit \w+|plan --save) (jobs/\S+\.yaml)", pages))

@@ -38,7 +38,7 @@ def plan_of(facts=None, slices=SLICES, **changes):
 
 
 class Files:
-    """A listing made of parts, with the tuples behind its digests."""
+    """A listing of shards with given parts, and the tuples to which the digests in their names refer."""
 
     def __init__(self):
         self.paths, self.tuples = [], {}
@@ -65,7 +65,7 @@ class Files:
         return {cause.reason: ([name.split()[1] for name in cause.keys], cause.n_parts) for cause in causes}
 
 
-def stored(plan):
+def files_of_all_parts(plan):
     files = Files()
     for part in compare(plan, {}, files.read_tuple).missing():
         files.add(part)
@@ -87,16 +87,16 @@ def test_slices_cover_each_image_once_at_multiples_of_the_step(n_images, step, s
 
 def test_slices_depend_only_on_the_unit_and_the_folder():
     pgd = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)).keys[1]
-    other = plan_of(
+    changed = plan_of(
         slices=SliceFormat(1e-6, 4, is_cpu=False),
         keys={"pgd": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}},
         measurements=["accuracy"],
     )
-    assert other.keys[0].n_slices.tolist() == pgd.n_slices.tolist() == [3, 3, 3]
-    assert other.keys[0].units.tolist() == pgd.units.tolist()
+    assert changed.keys[0].n_slices.tolist() == pgd.n_slices.tolist() == [3, 3, 3]
+    assert changed.keys[0].units.tolist() == pgd.units.tolist()
 
 
-def test_slices_begin_between_batches_where_bits_may_depend_on_the_batch():
+def test_slices_begin_between_batches_if_bits_may_depend_on_the_batch():
     slices = SliceFormat(1e-6, 20, is_cpu=True)
     assert {key.step for key in plan_of(slices=slices).keys} == {8}
     assert {key.step for key in plan_of(slices=slices, precision="bf16").keys} == {20}
@@ -104,19 +104,19 @@ def test_slices_begin_between_batches_where_bits_may_depend_on_the_batch():
     assert {key.step for key in plan_of(slices=SliceFormat(1e-6, 20, is_cpu=False)).keys} == {20}
 
 
-def test_parts_of_a_network_follow_each_other():
+def test_parts_of_a_network_are_consecutive():
     parts = [*compare(plan_of(), {}, lambda _digest: ()).missing()]
     assert [(part.unit.architecture, part.unit.key) for part in parts] == [
         (index, key) for index in (0, 21, 309) for key in ("clean", "pgd")
     ]
 
 
-def test_missing_is_the_difference_of_triples():
+def test_missing_parts_are_the_planned_evaluations_of_slices_without_files():
     plan, files, rng = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)), Files(), np.random.default_rng(0)
     kept = [part for part in compare(plan, {}, files.read_tuple).missing() if rng.random() < 0.6]
     for part in kept:
         files.add(part)
-    stored_triples, missing = (
+    stored, missing = (
         {(part.unit.id, strength, part.index) for part in parts for strength in part.part.strengths}
         for parts in (kept, files.compare(plan).missing())
     )
@@ -127,18 +127,18 @@ def test_missing_is_the_difference_of_triples():
         for strength in key.strengths
         for index in range(n_slices)
     }
-    assert missing == planned - stored_triples
+    assert missing == planned - stored
 
 
 def test_complete_plan_stays_complete_with_fewer_strengths_and_columns():
-    files = stored(plan_of())
+    files = files_of_all_parts(plan_of())
     narrower = plan_of(keys={"pgd": {"epsilons": ["8/255"]}}, measurements=["accuracy"])
     assert files.compare(plan_of()).n_missing_parts == files.compare(narrower).n_missing_parts == 0
     assert files.compare(narrower).n_done == narrower.n_evaluations == 3
 
 
 def test_added_strengths_and_columns_are_missing_and_explained():
-    files = stored(plan_of())
+    files = files_of_all_parts(plan_of())
     more_strengths = plan_of(keys={"pgd": {"epsilons": ["1/255", "2/255", "8/255"]}})
     assert [part.part.strengths for part in files.compare(more_strengths).missing()] == [(2.0,)] * 3
     assert files.explain(more_strengths) == {NEW_STRENGTHS: (["pgd"], 3)}
@@ -148,7 +148,7 @@ def test_added_strengths_and_columns_are_missing_and_explained():
 
 
 def test_changed_inputs_are_explained():
-    plan, files = plan_of(), stored(plan_of())
+    plan, files = plan_of(), files_of_all_parts(plan_of())
     protocols = {key.protocol: key.payload for key in plan.keys}
     changed = plan_of(keys={"clean": {}, "pgd": {"epsilons": ["1/255", "8/255"], "steps": 3}})
     ((reason, (keys, _)),) = files.explain(changed, protocols).items()

@@ -1,4 +1,4 @@
-"""Plans have ids that depend only on content, and costs."""
+"""Plans: unit ids, which depend only on content, slices and costs."""
 
 from dataclasses import asdict
 from typing import Any
@@ -131,8 +131,8 @@ EXECUTION = {"workers": 7, "micro_batch": 3, "threads": 2, "device": "cpu", "gma
 
 
 @pytest.mark.parametrize("change", [{"measurements": ["accuracy"]}, {"name": "other"}, {"execution": EXECUTION}, {}])
-def test_fields_outside_the_protocol_leave_units_and_slices(change, tmp_path):
-    """Also the number of strengths of each attack, and a user's estimates of costs."""
+def test_fields_outside_the_protocol_do_not_change_units_and_slices(change, tmp_path):
+    """The number of strengths of an attack and a user's estimates of costs do not change them either."""
     (tmp_path / "mine.py").write_text("")
     mine = {"file": str(tmp_path / "mine.py")}
     network = {"architectures": ["narrow"], "space": mine | {"gmacs": 0.2}}
@@ -140,10 +140,10 @@ def test_fields_outside_the_protocol_leave_units_and_slices(change, tmp_path):
     images, weights = {"": ImageFacts(10_000, "p")}, (Network("narrow", Weights("w")),)
     facts = Facts({"digits": DatasetFacts(images, weights)}, {"space": "s", "keys.mine": "m"})
     keys = {key: {} for key in ATTACKS} | {"mine": mine | {"strengths": [1.0]}}
-    others = {key: _one_strength(key) for key in ATTACKS} | {"mine": mine | {"strengths": [1, 2], "passes": 9}}
+    changed = {key: _one_strength(key) for key in ATTACKS} | {"mine": mine | {"strengths": [1, 2], "passes": 9}}
     plans = [
         make_plan(make_config(**network, keys=keys), facts, slices),
-        make_plan(make_config(**network | {"space": mine | {"gmacs": 0.7}} | change, keys=others), facts, slices),
+        make_plan(make_config(**network | {"space": mine | {"gmacs": 0.7}} | change, keys=changed), facts, slices),
     ]
     for first, second in zip(*(plan.keys for plan in plans), strict=True):
         assert (first.units.tolist(), first.n_slices.tolist()) == (second.units.tolist(), second.n_slices.tolist())

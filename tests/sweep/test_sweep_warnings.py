@@ -91,9 +91,9 @@ def test_epsilons_are_converted_from_fractions_of_the_pixel_range(epsilons, expe
 
 
 def test_fractions_of_255_are_converted_exactly():
-    for k in range(1, 256):
-        for epsilon in (k / 255, f"{k}/255"):
-            assert TASKS["pgd"].parameters(epsilons=[epsilon]).strengths == (float(k),)
+    for numerator in range(1, 256):
+        for epsilon in (numerator / 255, f"{numerator}/255"):
+            assert TASKS["pgd"].parameters(epsilons=[epsilon]).strengths == (float(numerator),)
 
 
 def test_default_normalisation_of_user_networks_gives_warning(make_sweep, tmp_path):
@@ -109,7 +109,7 @@ def test_default_normalisation_of_user_networks_gives_warning(make_sweep, tmp_pa
         return find_sweep_warnings(make_sweep(**space, datasets={"cifar10": fields}))
 
     (warning,) = find_warnings()
-    assert "get the images of cifar10 normalised by mean [0.4" in warning
+    assert "get the images of cifar10 normalised with mean [0.4" in warning
     assert "normalisation: {mean: [0, 0, 0], std: [1, 1, 1]}" in warning
     assert find_warnings(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
     del space["space"]["gmacs"]

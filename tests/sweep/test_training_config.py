@@ -10,7 +10,7 @@ from robust201.sweep.training_config import Training
 from robust201.sweep.training_plan import estimate_trainings
 from tests.conftest import REPOSITORY
 from tests.support.tiny_trainings import RECIPE, make_training_config, write_images, write_training_yaml
-from tests.training.support import ONE_CONVOLUTION
+from tests.training.support import LIGHT_CELL
 
 
 def make_recipes(**changes: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def test_training_runs_are_unique_and_resolve_their_start(tmp_path):
         "more": write_images(tmp_path, "more") | {"train": False},
     }
     config = make_training_config(
-        tmp_path, datasets=datasets, recipes=recipes, seeds=[0, 1], architectures=[ONE_CONVOLUTION, 21]
+        tmp_path, datasets=datasets, recipes=recipes, seeds=[0, 1], architectures=[LIGHT_CELL, 21]
     )
     trainings = list(config.trainings())
     assert len(trainings) == len(set(trainings)) == len({training.digest for training in trainings}) == 2 * 2 * (2 + 1)

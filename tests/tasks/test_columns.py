@@ -49,7 +49,7 @@ def measure(measurement, start=0, stop=N_IMAGES, logits=LOGITS):
 
 
 def columns_of(measurement, values):
-    """Return the columns of a measurement as float64, in which JSON has all numbers."""
+    """Return the columns of a measurement as float64, the type of all numbers that are read from JSON."""
     return {name: values[name].astype(np.float64) for name in fields_of(measurement).values()}
 
 
@@ -107,7 +107,7 @@ def test_reader_rejects_wrong_number(name, wrong_number):
     if wrong_number == 0.5 and not column.is_exact:
         pytest.skip("0.5 is a valid fraction")
     if wrong_number == 1.5 and column.is_exact:
-        pytest.skip("0.5 also tests a number that is not whole")
+        pytest.skip("the case 0.5 already tests a number that is not whole")
     json_value = json.loads(
         next(iter_unit_texts(column.measurement, make_batch([(UNIT, {0.0: measure_column(name)})])))
     )
@@ -128,9 +128,9 @@ def assert_equal_values(values, expected):
 
 
 def store_and_merge(unit, measurement):
-    """Return the columns of a unit by strength, after two shards with a part of the images were written and read.
+    """Store a unit's images in two shards, and return the columns that are read and merged, by strength.
 
-    Each unit has other logits at each strength.
+    The logits differ between units and between strengths.
     """
     rows = []
     for start, stop in ((0, 5), (5, N_IMAGES)):
@@ -169,7 +169,7 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
     assert verify_dataset(tmp_path / "parquet").is_sound
 
 
-def test_mean_loss_needs_only_a_row(monkeypatch):
+def test_new_column_needs_only_an_entry_in_columns(monkeypatch):
     def add_loss(outputs):
         losses = torch.nn.functional.cross_entropy(outputs.logits, outputs.labels, reduction="none")
         return outputs.labels, to_fixed_point(losses, 16.0)
@@ -188,7 +188,7 @@ def test_mean_loss_needs_only_a_row(monkeypatch):
         check_values({**whole, "loss": whole["loss"] + 16}, N_IMAGES)
 
 
-def test_fixed_point_replaces_numbers_above_the_largest_by_it():
+def test_to_fixed_point_clips_numbers_above_the_largest():
     assert to_fixed_point(torch.tensor([0.25, 16.0, 17.0, 1e30]), 16.0).tolist() == [2**26, 2**32, 2**32, 2**32]
 
 

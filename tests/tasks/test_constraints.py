@@ -57,7 +57,7 @@ def check_images(images, constraint, strength):
 
 
 def move_towards_grey(length, constraint, moved=slice(None)):
-    """Return the images; those at `moved` are moved towards grey by a length in the norm, so no pixel is clipped."""
+    """Return the images, with those at `moved` moved towards grey by a length in the norm, so no pixel is clipped."""
     clean = to_float(torch.from_numpy(IMAGES.images))
     direction = 0.5 - clean
     lengths = constraint.distances(direction).float().view(-1, 1, 1, 1)

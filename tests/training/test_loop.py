@@ -22,7 +22,7 @@ from robust201.networks.zoo.zoo_space import Zoo
 from robust201.training.data import OneSource
 from robust201.training.loop import train
 from tests.support.precision_settings import FP32_SETTINGS, effective_settings, raw_settings, tf32_everywhere
-from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, SmallSpace, make_images, make_recipe, weights_hash
+from tests.training.support import IMAGES, LIGHT_CELL, SPACE, SmallSpace, make_images, make_recipe, weights_hash
 
 N_STEPS = 6  # two epochs with 20 images in batches of 8
 SNAPSHOTS_AT_EVERY_STEP = {"iterations": range(N_STEPS + 1)}
@@ -219,11 +219,11 @@ def test_last_batch_of_one_image_is_an_error_if_batch_norm_rejects_it():
     with pytest.raises(EvaluationError, match=r"has only one image, .*more than 1 value.* a batch size other than 8"):
         run_training(make_recipe(), images=images)
     # PyTorch accepts a batch of one image if BatchNorm averages over several pixels.
-    run_training(make_recipe(epochs=1), images=images, space=SPACE, architecture=ONE_CONVOLUTION)
+    run_training(make_recipe(epochs=1), images=images, space=SPACE, architecture=LIGHT_CELL)
 
 
 class LinearSpace(SmallSpace):
-    """A space whose network is a linear layer, returned by a function."""
+    """A space whose only network is built by a function, usually `linear_network`."""
 
     def __init__(self, build_network):
         self._build_network = build_network
@@ -317,9 +317,9 @@ def test_states_of_another_training_run_are_rejected(tmp_path):
 
 
 def test_channels_last_changes_only_the_rounding(monkeypatch):
-    (contiguous,) = run_training(make_recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
+    (contiguous,) = run_training(make_recipe(epochs=1), space=SPACE, architecture=LIGHT_CELL)
     monkeypatch.setattr(type(SPACE), "channels_last", True)
-    (channels_last,) = run_training(make_recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
+    (channels_last,) = run_training(make_recipe(epochs=1), space=SPACE, architecture=LIGHT_CELL)
     assert weights_hash(channels_last.state_dict) != weights_hash(contiguous.state_dict)
     for name, tensor in contiguous.state_dict.items():
         assert channels_last.state_dict[name].is_contiguous()

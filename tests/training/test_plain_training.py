@@ -16,14 +16,14 @@ from robust201.training.data import OneSource
 from robust201.training.loop import measure_accuracy, train
 from robust201.weights.store import CheckpointStore
 from tests.conftest import REPOSITORY
-from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, make_images, make_recipe, weights_hash
+from tests.training.support import IMAGES, LIGHT_CELL, SPACE, make_images, make_recipe, weights_hash
 
 
 def nesterov_recipe(**changes):
     return make_recipe(**({"nesterov": True, "augmentation": {"flip": True, "crop_padding": 1}} | changes))
 
 
-def train_network(recipe, *, architecture=ONE_CONVOLUTION, seed=1, images=IMAGES, on_epoch=lambda _record: None):
+def train_network(recipe, *, architecture=LIGHT_CELL, seed=1, images=IMAGES, on_epoch=lambda _record: None):
     (snapshot,) = train(SPACE, architecture, OneSource(images), recipe, seed=seed, on_epoch=on_epoch)
     return snapshot
 
@@ -37,7 +37,7 @@ def train_independently(images, recipe, seed):
     n_images, padding, batch_size = len(images), recipe.augmentation.crop_padding, recipe.batch_size
     with torch.random.fork_rng():
         torch.manual_seed(derived_seed(seed, "training", "initial weights"))
-        network = Network(nasbench201.specs()[ONE_CONVOLUTION], channels=4, cells=1, n_classes=2)
+        network = Network(nasbench201.specs()[LIGHT_CELL], channels=4, cells=1, n_classes=2)
     optimiser = torch.optim.SGD(network.parameters(), momentum=0.9, weight_decay=5e-4, nesterov=True)
     n_steps, losses = recipe.epochs * -(-n_images // batch_size), []
     for epoch in range(recipe.epochs):
@@ -87,9 +87,9 @@ def test_train_learns_and_reports_each_epoch():
     assert list(snapshot.history) == records
     assert [record.epoch for record in records] == [1, 2, 3, 4, 5, 6]
     assert records[-1].loss < records[0].loss
-    test_accuracy = measure_accuracy(SPACE, ONE_CONVOLUTION, snapshot.state_dict, make_images(seed=1))
+    test_accuracy = measure_accuracy(SPACE, LIGHT_CELL, snapshot.state_dict, make_images(seed=1))
     assert test_accuracy > 0.9
-    network = Network(nasbench201.specs()[ONE_CONVOLUTION], channels=4, cells=1, n_classes=2).eval()
+    network = Network(nasbench201.specs()[LIGHT_CELL], channels=4, cells=1, n_classes=2).eval()
     network.load_state_dict(snapshot.state_dict, strict=True)
     pixels = (torch.from_numpy(make_images(seed=1).images) / 255 - 0.5) / 0.3
     with torch.inference_mode():

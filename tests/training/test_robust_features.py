@@ -40,10 +40,10 @@ def write_features(
 def read_folder(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, float]]:
     """Return images, labels, other arrays by name, and the recorded outcome."""
     images = load_images(SPEC, path=folder, split="train")
-    made = ArrayFolder(folder / "train")
-    names = {path.stem for path in made.folder.glob("*.npy")} - {"images", "labels"}
-    assert made.info("images")["images_sha256"] == images.sha256
-    return images.images, images.labels, {name: made.read(name) for name in names}, made.info("images")["outcome"]
+    arrays = ArrayFolder(folder / "train")
+    names = {path.stem for path in arrays.folder.glob("*.npy")} - {"images", "labels"}
+    assert arrays.info("images")["images_sha256"] == images.sha256
+    return images.images, images.labels, {name: arrays.read(name) for name in names}, arrays.info("images")["outcome"]
 
 
 def test_representation_method_reduces_distances_and_keeps_labels(tmp_path):
@@ -126,7 +126,7 @@ def test_folder_with_other_settings_is_rejected(tmp_path):
     assert not np.array_equal(start_rows, read_folder(tmp_path / "seed")[2]["start_rows"])
 
 
-def test_recorded_weights_hash_equals_that_of_the_file(tmp_path):
+def test_recorded_weights_hash_equals_hash_of_weights_file(tmp_path):
     from safetensors.torch import save_file
 
     from robust201.core.files import sha256_of

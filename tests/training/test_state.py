@@ -1,4 +1,4 @@
-"""Training states: the last one is kept, damaged ones are deleted, and those of another training run are rejected."""
+"""Saved states of a training run: only the last one is kept, damaged ones are deleted, unreadable ones are errors."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from robust201.core.errors import RobustWarning, StorageError
 from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
-from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, make_recipe, weights_hash
+from tests.training.support import IMAGES, LIGHT_CELL, SPACE, make_recipe, weights_hash
 
 
 def make_state(step, value=1.5):
@@ -60,7 +60,7 @@ def test_load_deletes_a_damaged_state(tmp_path_factory, data):
 
 def test_training_starts_again_if_its_state_is_damaged(tmp_path):
     def run_training(**options):
-        return list(train(SPACE, ONE_CONVOLUTION, OneSource(IMAGES), make_recipe(), seed=1, **options))
+        return list(train(SPACE, LIGHT_CELL, OneSource(IMAGES), make_recipe(), seed=1, **options))
 
     (uninterrupted,) = run_training()
     run_training(states=tmp_path)
@@ -81,9 +81,7 @@ def test_load_deletes_only_temporary_files(folder, tmp_path):
     assert user_file.exists()
 
 
-def test_state_that_a_lost_worker_replaces_meanwhile_is_skipped_and_an_unreadable_one_is_an_error(
-    folder, tmp_path, monkeypatch
-):
+def test_load_skips_a_vanished_state_and_rejects_an_unreadable_one(folder, tmp_path, monkeypatch):
     folder.save(make_state(2))
     (path,) = (tmp_path / "states").iterdir()
     monkeypatch.setattr(StateFolder, "_paths", lambda _self: [path.with_name(path.name.replace("2", "3", 1)), path])

@@ -1,4 +1,4 @@
-"""The store of weights adds, finds and repairs weights, and rejects damaged files and manifests."""
+"""The checkpoint store adds, finds and repairs weights, and rejects damaged files and manifests."""
 
 import functools
 import json
@@ -101,7 +101,7 @@ def test_store_find_prefers_200_epochs_and_seed_777(tmp_path):
         choose(4)
 
 
-def test_missing_manifests_and_files_are_named(tmp_path):
+def test_error_names_the_missing_manifest_or_file(tmp_path):
     with pytest.raises(CheckpointError, match=r"manifest\.jsonl"):
         CheckpointStore(tmp_path / "absent").find(3, "cifar10")
     with CheckpointStore(tmp_path) as store:
@@ -161,7 +161,7 @@ def test_manifest_with_an_incomplete_last_line_is_read_and_truncated(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "place"),
+    ("content", "location"),
     [
         ("{header}9\n{line}\n", ""),
         ("{{}}\n", ""),
@@ -170,12 +170,12 @@ def test_manifest_with_an_incomplete_last_line_is_read_and_truncated(tmp_path):
         ("{header}\n{line:.40}\n{line}\n", "line 2"),
     ],
 )
-def test_store_rejects_damaged_and_foreign_manifests(tmp_path, content, place):
+def test_store_rejects_damaged_and_foreign_manifests(tmp_path, content, location):
     with CheckpointStore(tmp_path) as store:
         add_weights(store)
     header, line = store.manifest.read_text().splitlines()
     store.manifest.write_text(content.format(header=header, line=line))
-    with pytest.raises(CheckpointError, match=rf"manifest\.jsonl.*{place}"):
+    with pytest.raises(CheckpointError, match=rf"manifest\.jsonl.*{location}"):
         CheckpointStore(tmp_path).records()
 
 

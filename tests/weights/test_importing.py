@@ -71,7 +71,7 @@ def test_import_adds_the_selected_networks_to_the_store(nats, tmp_path):
         Network(record.spec, **size).load_state_dict(store.load(record), strict=True)
 
 
-def test_import_is_repeatable_and_equal_for_split_tar(nats, tmp_path):
+def test_import_is_repeatable_and_gives_equal_weights_for_a_split_tar(nats, tmp_path):
     parts = write_split_tar(tmp_path / "download", nats, 20_000)
     report = import_to_store(nats, tmp_path / "a")
     original_files = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
@@ -171,7 +171,7 @@ def test_import_reads_the_shared_checkpoints(shared_data, tmp_path):
         pytest.skip(f"no checkpoints in {shared_data}")
     report = import_to_store(source, tmp_path)
     assert {record.index: record.parameters for record in report.imported} == README_PARAMETERS
-    sizes = {(one.dataset, one.epochs, one.seed, one.channels, one.cells) for one in report.imported}
+    sizes = {(record.dataset, record.epochs, record.seed, record.channels, record.cells) for record in report.imported}
     assert sizes == {("cifar10", 200, 777, 16, 5)}
     store = CheckpointStore(tmp_path)
     record = store.find(21, "cifar10")

@@ -1,4 +1,4 @@
-"""Weights of several spaces are stored together, imported by name and evaluated; datasets may have separate files."""
+"""Weights of several spaces are stored together, imported by name and evaluated; weight files serve all datasets."""
 
 import json
 from pathlib import Path

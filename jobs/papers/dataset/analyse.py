@@ -328,9 +328,9 @@ def claim_jacobian(results: Results) -> Claim:
     if len(known) < len(SMALL_EPSILONS):
         return Claim(claim, "Figure 6", "", "no results", results.data, UNDECIDED, "Jacobians of at least eight cells")
     sign = math.copysign(1, known[1.0].value)
-    towards = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
+    directed = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
     is_weak = any(tau.low > -WEAK_TAU and tau.high < WEAK_TAU for tau in known.values())
-    verdict = FAILS if is_weak else judge(towards)
+    verdict = FAILS if is_weak else judge(directed)
     return Claim(
         claim,
         "Figure 6",

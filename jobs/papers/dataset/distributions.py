@@ -74,7 +74,7 @@ def make_claim(results: Results, claim: str, place: str, ours: str, estimates: S
     return Claim(claim, place, "", ours, results.data, verdict, needs)
 
 
-def too_little(results: Results, claim: str, place: str) -> Claim:
+def too_few_results(results: Results, claim: str, place: str) -> Claim:
     return Claim(claim, place, "", "too few results", results.data, UNDECIDED, f"results of at least {MIN_CELLS} cells")
 
 
@@ -98,7 +98,7 @@ def claim_within_and_between_attacks(results: Results) -> Claim:
     within = [pair for pair in pairs if columns[pair[0]][0] == columns[pair[1]][0]]
     between = [pair for pair in pairs if columns[pair[0]][0] != columns[pair[1]][0]]
     if not within or not between or len(results.accuracies) < MIN_CELLS:
-        return too_little(results, claim, place)
+        return too_few_results(results, claim, place)
 
     def mean_of(tau: NDArray[np.float64], chosen: list[tuple[int, int]]) -> float:
         return float(np.mean([tau[pair] for pair in chosen]))
@@ -122,13 +122,13 @@ def claim_uncorrelated_corruptions(results: Results) -> Claim:
     place = "Section 3.3, figure 5"
     columns = [column for column in results.corruption_columns if column[1] == SEVERITY]
     if len(columns) < 2 or len(results.accuracies) < MIN_CELLS:
-        return too_little(results, claim, place)
+        return too_few_results(results, claim, place)
 
-    def share(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    def excess_fraction(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
         tau = rank_correlations(values, weights)[np.triu_indices(len(columns), 1)]
         return float(np.mean(np.abs(tau) < UNCORRELATED)) - 0.5
 
-    estimate = bootstrap(results.accuracies[columns], share)
+    estimate = bootstrap(results.accuracies[columns], excess_fraction)
     n_pairs = len(columns) * (len(columns) - 1) // 2
     ours = (
         f"Kendall's tau is between -{UNCORRELATED:g} and {UNCORRELATED:g} for {estimate.value + 0.5:.0%} of {n_pairs} "
@@ -142,7 +142,7 @@ def claim_kernel_parameters(results: Results) -> Claim:
     place = "B.2, figure 28"
     accuracies = results.mean(results.adversarial_columns)
     if len(accuracies) < MIN_CELLS:
-        return too_little(results, claim, place)
+        return too_few_results(results, claim, place)
     sizes = [kernel_parameters(results.cells[index]) for index in accuracies.index]
     frame = pd.DataFrame({"size": sizes, "accuracy": accuracies.to_numpy()})
     estimate = bootstrap(frame, lambda values, weights: float(rank_correlations(values, weights)[0, 1]))
@@ -161,18 +161,18 @@ def claim_linearity(results: Results) -> Claim:
     if not all(column in results.accuracies for columns in groups.values() for column in columns) or not all(
         groups.values()
     ):
-        return too_little(results, claim, place)
+        return too_few_results(results, claim, place)
     frame = pd.DataFrame({name: results.mean(columns) for name, columns in groups.items()})
     if len(frame.dropna()) < MIN_CELLS:
-        return too_little(results, claim, place)
+        return too_few_results(results, claim, place)
 
-    def squares(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    def r_squared(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
         covariance = np.cov(values.T, aweights=weights)
         result: NDArray[np.float64] = covariance[0, 1:] ** 2 / (covariance[0, 0] * np.diag(covariance)[1:])
         return result
 
-    estimate = bootstrap(frame, lambda values, weights: float(squares(values, weights) @ [1, -1]))
-    corrupted, attacked = squares(frame.dropna().to_numpy(), np.ones(len(frame.dropna())))
+    estimate = bootstrap(frame, lambda values, weights: float(r_squared(values, weights) @ [1, -1]))
+    corrupted, attacked = r_squared(frame.dropna().to_numpy(), np.ones(len(frame.dropna())))
     ours = f"R² {corrupted:.2f} (corrupted), {attacked:.2f} (adversarial); difference {estimate}"
     return make_claim(results, claim, place, ours, [estimate])
 
@@ -186,7 +186,7 @@ def claims_about_confidences(results: Results) -> Iterator[Claim]:
     place = "A.5, figure 15"
     confidences = results.confidences("fgsm")
     if confidences is None or len(confidences[0]) < MIN_CELLS:
-        yield from (too_little(results, claim, place) for claim in (right_claim, wrong_claim))
+        yield from (too_few_results(results, claim, place) for claim in (right_claim, wrong_claim))
         return
     right, wrong = (frame.loc[:, :LARGEST_EPSILON] for frame in confidences)
     epsilons = [*right.columns]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trains, evaluates and analyses cells on CIFAR-10. An interrupted call resumes: each command skips what is finished.
-#   sh jobs/papers/dataset/run.sh             all 144 cells: about 15 minutes per cell on one core
+#   sh jobs/papers/dataset/run.sh             all 144 cells: 10 to 15 minutes per cell on one core
 #   sh jobs/papers/dataset/run.sh 21,13714    only these cells
 #   sh jobs/papers/dataset/run.sh --shipped   only the analysis of the shipped results: two minutes
 # ROBUST201_DATA names a folder with cifar10/ and imagecorruptions-frost/ (robust201 fetch).

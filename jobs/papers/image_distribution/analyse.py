@@ -165,15 +165,15 @@ def summarise(networks: pd.DataFrame) -> pd.DataFrame:
         r = group["r"].dropna().to_numpy()
         estimate = mean_estimate(r)
         sd = float(r.std(ddof=1)) if len(r) > 1 else math.nan
-        theirs = printed.get(cast("tuple[Any, Any, Any]", key), {"mean": math.nan, "sd": math.nan, "n": 20})
+        printed_cell = printed.get(cast("tuple[Any, Any, Any]", key), {"mean": math.nan, "sd": math.nan, "n": 20})
         test = ttest_ind_from_stats(
-            estimate.value, sd, len(r), theirs["mean"], theirs["sd"], theirs["n"], equal_var=False
+            estimate.value, sd, len(r), printed_cell["mean"], printed_cell["sd"], printed_cell["n"], equal_var=False
         )
         rows.append(
             dict(zip(("network", "group", "epoch"), key, strict=True))
             | {"n": len(r), "mean": estimate.value, "sd": sd, "low": estimate.low, "high": estimate.high}
-            | {"clean": group["clean"].mean(), "printed_mean": theirs["mean"], "printed_sd": theirs["sd"]}
-            | {"difference": estimate.value - theirs["mean"], "p_printed": float(test.pvalue)}
+            | {"clean": group["clean"].mean(), "printed_mean": printed_cell["mean"], "printed_sd": printed_cell["sd"]}
+            | {"difference": estimate.value - printed_cell["mean"], "p_printed": float(test.pvalue)}
         )
     return pd.DataFrame(rows)
 

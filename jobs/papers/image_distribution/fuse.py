@@ -38,7 +38,7 @@ def pair(n_first: int, n_second: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def write_fusion(folder: Path, first: ImageSet, second: ImageSet, label: str) -> None:
-    """Write the blends of two test splits, labelled by the first or second set; existing blends stay."""
+    """Write the blends of two test splits, labelled by the first or second set; keep existing blends."""
     recipe = {
         "kind": "fusion",
         "first": {"dataset": first.dataset, "sha256": first.sha256},
@@ -54,11 +54,11 @@ def write_fusion(folder: Path, first: ImageSet, second: ImageSet, label: str) ->
     first_rows, second_rows = pair(len(first), len(second))
     source, rows = (first, first_rows) if label == "first" else (second, second_rows)
     images = blend(first.images[first_rows], second.images[second_rows], ALPHA)
-    made = LabelledImages(images, source.labels[rows])
+    blends = LabelledImages(images, source.labels[rows])
     write_made_split(
         folder,
         "test",
-        made,
+        blends,
         recipe=recipe,
         n_classes=source.n_classes,
         first_rows=first_rows,

@@ -3,7 +3,7 @@
     python -m jobs.papers.image_distribution.pictures blends DATA RUNS OUT.png
     python -m jobs.papers.image_distribution.pictures attacked DATA RUNS OUT.png
 
-DATA is a folder with mnist/ and cifar10/; RUNS is a folder of run.sh, with blends and a store of LeNets.
+DATA is a folder with mnist/ and cifar10/; RUNS is the folder that run.sh wrote, with blends and a store of LeNets.
 """
 
 import sys
@@ -40,10 +40,10 @@ def save_grid(rows: Sequence[Sequence[Picture]], path: Path) -> None:
 def blends(data: Path, runs: Path) -> list[list[Picture]]:
     """Return the first digits, the objects with which they are blended, and the blends."""
     sources = [load_images(name, path=data / name).images for name in ("mnist", "cifar10")]
-    made = ArrayFolder(runs / "fusion-digit/test")
-    rows = [made.read(name)[:N_BLENDS] for name in ("first_rows", "second_rows")]
+    blended = ArrayFolder(runs / "fusion-digit/test")
+    rows = [blended.read(name)[:N_BLENDS] for name in ("first_rows", "second_rows")]
     parts = [source[indices] for source, indices in zip(sources, rows, strict=True)]
-    parts.append(made.read("images")[:N_BLENDS])
+    parts.append(blended.read("images")[:N_BLENDS])
     return [[image.astype(np.float32) / 255 for image in part] for part in parts]
 
 
@@ -62,5 +62,5 @@ def attacked(data: Path, runs: Path, store: Path | None = None) -> list[list[Pic
 
 
 if __name__ == "__main__":
-    kind, folder, made, out = sys.argv[1], *map(Path, sys.argv[2:])
-    save_grid({"blends": blends, "attacked": attacked}[kind](folder, made), out)
+    figure, data_path, runs_path, out = sys.argv[1], *map(Path, sys.argv[2:])
+    save_grid({"blends": blends, "attacked": attacked}[figure](data_path, runs_path), out)

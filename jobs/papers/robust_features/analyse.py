@@ -141,7 +141,7 @@ def measure_equivariance(networks: Sequence[Trained], seed: int = 0) -> pd.DataF
 
 
 def trends(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return first, last, lowest and highest mean, and tau with its interval, of each of our and the printed curves."""
+    """Return one row per curve: first, last, lowest and highest mean, and tau with its interval, ours and printed."""
     rows = []
     for (run, curve), ours in curves.groupby(["run", "curve"], sort=False):
         printed = PUBLISHED["dynamics"]["runs"].get(run, {}).get(curve, [])
@@ -260,7 +260,7 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
 
 
 def select(candidates: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
-    """Return, for each attack, setting and `column`, the candidate with the best accuracy `by`; the first if tied."""
+    """Return the candidate with the highest value of `by` (the first if tied) per attack, setting and `column`."""
     best = candidates.loc[candidates.groupby(["attack", "setting", column], sort=False)[by].idxmax()]
     return best.set_index(["attack", "setting", column])
 
@@ -357,8 +357,8 @@ def equivariance_table(candidates: pd.DataFrame) -> str:
         for network in networks:
             for setting in settings:
                 values = printed["best"].get(network, {}).get(attack)
-                theirs = "–" if values is None else f"{values[printed['settings'].index(setting)]:.1f}"
-                cells.append(f"{percent(best[attack, setting, network])} / {theirs}")
+                printed_text = "–" if values is None else f"{values[printed['settings'].index(setting)]:.1f}"
+                cells.append(f"{percent(best[attack, setting, network])} / {printed_text}")
         rows.append([attack, *cells])
     return table(["attack", *(f"{network} {setting}" for network in networks for setting in settings)], rows)
 

@@ -56,8 +56,8 @@ def import_published(source: Path, out: Path) -> None:
             check_labels(files[1], classes, 10)
         except DatasetError as error:
             raise SystemExit(str(error)) from error
-        made = LabelledImages(to_8_bits(pixels), classes)
-        write_made_split(out, "train", made, recipe=recipe, n_classes=10)
+        converted = LabelledImages(to_8_bits(pixels), classes)
+        write_made_split(out, "train", converted, recipe=recipe, n_classes=10)
 
 
 def judge_labels(folder: Path, images: ImageSet, judge: Classifier) -> tuple[float, float]:
@@ -66,8 +66,8 @@ def judge_labels(folder: Path, images: ImageSet, judge: Classifier) -> tuple[flo
     Images whose two labels are equal are excluded. If the first fraction is below one half, the images count as having
     no robust features; this threshold is our choice.
     """
-    made = ArrayFolder(folder / "train")
-    generated, labels, start_rows = (made.read(name) for name in ("images", "labels", "start_rows"))
+    arrays = ArrayFolder(folder / "train")
+    generated, labels, start_rows = (arrays.read(name) for name in ("images", "labels", "start_rows"))
     label_of_row = dict(zip(images.indices.tolist(), images.labels.tolist(), strict=True))
     start_labels = np.array([label_of_row[row] for row in start_rows.tolist()])
     with torch.no_grad():

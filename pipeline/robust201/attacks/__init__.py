@@ -1,1 +1,1 @@
-"""Perturbations of images: attacks, corruptions and clean images. Several keys can use the same module."""
+"""Attacks on images, one module per attack, and the code that runs attacks and checks the perturbed images."""

@@ -6,7 +6,7 @@ it is halved at checkpoints where progress stalls (rho .75). In L1, steps are sp
 one random start. The attack continues for images that are already fooled, because AutoAttack returns the last
 misclassified iterate. A run never removes samples, so the host never waits for the device.
 
-An image's targets are the classes with the second largest, third largest, … logit of the clean image; each has
+An image's targets are the classes with the second largest, third largest, … logit of the clean image. Each target has
 `restarts` consecutive runs. The targeted loss needs at least four classes.
 """
 
@@ -115,7 +115,7 @@ def _select(is_selected: torch.Tensor, images: torch.Tensor, others: torch.Tenso
 
 
 def _ascend_in_shrinking_balls(samples: Samples, n_steps: int, differentiate: _Differentiate) -> _Ascent:
-    """Run in L1 balls of 3, 2 and 1 epsilon, starting in each from the best iterate so far (Croce and Hein, 2021)."""
+    """Ascend in L1 balls of 3, 2 and 1 epsilon, each time from the best iterate so far (Croce and Hein, 2021)."""
     n_large_ball_steps = math.ceil(0.3 * n_steps)
     images = _project_to_l1(samples, samples.clean + normal_noise(samples), 3.0 * samples.radii)
     for factor, n_ball_steps in (

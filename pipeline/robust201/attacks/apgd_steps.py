@@ -20,7 +20,7 @@ _MOMENTUM = 0.75
 
 
 class _HalvingSteps:
-    """Steps that start at 2 epsilon and are halved at checkpoints where progress stalls (2020, section 3.2).
+    """Steps that start at 2 epsilon and are halved at checkpoints where progress stalls (Croce and Hein, 2020, 3.2).
 
     As in the library, the first interval between checkpoints is .22 of the iterations. Each further interval is shorter
     by .03 of the iterations, down to a minimum of .06. `start_loss` (B,) is the loss at the starting points.
@@ -163,7 +163,7 @@ def random_start(samples: Samples, norm: str) -> torch.Tensor:
     """Draw the starting points of a run: (B, C, H, W) in the ball and in [0, 1].
 
     In Linf, a starting point is clean + epsilon * t / max |t| with t uniform in [-1, 1). In L2, t is normal and divided
-    by its norm. In L1, a starting point is the projection of clean + t.
+    by its L2 norm. In L1, a starting point is the projection of clean + t with normal t.
     """
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":

@@ -11,7 +11,7 @@ from robust201.networks.watch import Watch, WatchedModel
 
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of a pool in float32, by device type. A pool contains the samples that are attacked
-together. Attacks with `per="sample"` (see `tasks.task.Procedure`) have no pool."""
+together. Attacks with `per="sample"` (see `tasks.task.Procedure`) use batches instead of pools."""
 
 _POOL_BATCHES = {"cpu": 128, "gpu": 16}
 """Maximum number of batches in a pool, by device type. This limit applies if batches are small. With sixteen or more
@@ -43,7 +43,7 @@ class BatchedModel:
 
     @classmethod
     def of(cls, context: Context, watch: Watch, n_values: int) -> "BatchedModel":
-        """Return the context's model, watched, for images of `n_values` pixel values each."""
+        """Return the context's model with suitable batch sizes for images of `n_values` values; `watch` observes it."""
         batch_size = context.attacked_model.batch_sizes.attack_samples
         device_type = "gpu" if is_gpu(context.classifier.device) else "cpu"
         pool_size = min(_POOL_BYTES[device_type] // (4 * max(1, n_values)), _POOL_BATCHES[device_type] * batch_size)

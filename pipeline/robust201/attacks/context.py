@@ -1,4 +1,4 @@
-"""The context of a task: the network to attack or measure, and the sources of random numbers and of images."""
+"""Inputs and outputs of tasks: the context (network and sources of random numbers and images), requests and batches."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from robust201.networks.model import Model
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Images to evaluate at some strengths.
+    """Images to evaluate, and the strengths at which to evaluate them.
 
     Attributes:
         strengths: (S,) strengths in the task's units.
@@ -119,16 +119,16 @@ class Context:
         return self.attacked_model.logits(pixels)
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
-        """Split images into batches of `batch_size` images, each with its own seed.
+        """Split the request's images into batches of `batch_size` images, each with its own seed.
 
         Yields:
-            The batch's number in the whole image set, and its slice of these images.
+            The batch's number in the whole image set, and its slice of the request's images.
         """
         yield from enumerate(slices(n_images, self.batch_size), start=self.first_batch)
 
     @contextmanager
     def seeded(self, batch_number: int) -> Iterator[int]:
-        """Seed torch's generators for a batch of the whole image set, and restore their state afterwards.
+        """Seed torch's generators for a batch, numbered in the whole image set; restore their state afterwards.
 
         The seed is derived from the sweep's seed, the key and the batch's number. All strengths and all architectures
         therefore use the same random numbers, whichever strengths are evaluated. The seed is yielded for libraries that

@@ -1,8 +1,8 @@
-"""Perturbation of images by any task, and checks that each batch keeps the contract of perturbations.
+"""Perturbation of images by any task, and checks that each perturbed batch meets the following contract.
 
-A perturbation yields batches in any order and of any size, as long as each position appears once per strength. When it
-yields, torch's global state (random generators, gradient mode) must be unchanged, since the caller's code runs between
-two batches.
+A task yields batches in any order and of any size, but each position once per strength. The images are float32, in
+[0, 1] and inside their balls. Whenever the task yields a batch, torch's global state (random generators, gradient mode)
+must be unchanged, since the caller's code runs until the next batch is requested.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ def perturb(
 def _check_stages(request: Request, watch: Watch, context: Context, *, name: str) -> Request:
     """Return the request, with a `save_stage` that first checks that all results of the network were finite.
 
-    A resumed evaluation has a new watch, and a stage that fools no image yields no batch in which faults are checked.
+    Otherwise the faults of a stage that fools no image, and yields no batch, would be lost: a resume has a new watch.
     """
     save = request.save_stage
     if save is None:
@@ -107,7 +107,7 @@ def check_batches(
     n_yields = torch.from_numpy(request.are_yielded()).to(request.images.device, torch.int32)
 
     def count_faults(violations: torch.Tensor) -> int:
-        """Return the number of violations, after checking the watch."""
+        """Return the number of violations of the contract; raise an error if the watch has recorded faults."""
         n_recorded = torch.zeros_like(violations) if watch is None else watch.n_faults
         n_violations, n_faults = torch.stack((violations, n_recorded)).cpu().tolist()
         if n_faults and watch is not None:
@@ -126,7 +126,7 @@ def check_batches(
 def _count_violations(
     batch: Perturbed, n_yields: torch.Tensor, request: Request, constraint: Constraint | None
 ) -> torch.Tensor:
-    """Count a batch's positions in `n_yields`, and return the number of contract violations: () int64.
+    """Add a batch's positions to the counts `n_yields`, and return the number of contract violations: () int64.
 
     All checks are computed on the device, so the host does not wait.
     """
@@ -163,7 +163,7 @@ def _coverage_error(name: str, n_yields: torch.Tensor) -> PerturbationError:
 
 
 def _check_form(batch: Perturbed, name: str, request: Request) -> None:
-    """Check a batch's shape and type, which needs no wait for the device."""
+    """Check a batch's shape and type, without waiting for the device."""
     shape = (len(batch.positions), *request.images.shape[1:])
     if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
         raise _bug(name, f"float32 images of shape {shape}", f"{batch.images.dtype} {tuple(batch.images.shape)}")

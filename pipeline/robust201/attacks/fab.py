@@ -5,7 +5,7 @@ Source: Croce and Hein, "Minimally distorted adversarial examples with a fast ad
 the linearised boundary between the label and the target, biased towards the clean image. A misclassified iterate is
 stored if it is the nearest so far, and then moves back to nine tenths of its distance from the clean image. Epsilon
 only decides which results count, so one run serves all epsilons. The targets are the classes with the second largest,
-third largest, … logit of the clean image; there are no restarts.
+third largest, … logit of the clean image. There are no restarts.
 """
 
 import torch

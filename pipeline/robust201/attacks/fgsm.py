@@ -2,8 +2,8 @@
 
 Source: Goodfellow, Shlens and Szegedy, "Explaining and Harnessing Adversarial Examples", ICLR 2015;
 `foolbox.attacks.LinfFastGradientAttack`. The attack takes one step of size epsilon from the clean image along the sign
-of the cross-entropy's gradient, and clips to [0, 1]. It uses no random numbers, and attacks every image. Its first and
-only gradient is the same at all epsilons.
+of the cross-entropy's gradient, and clips to [0, 1]. It uses no random numbers, and attacks every image. The gradient
+at the clean image serves all epsilons.
 """
 
 import torch
@@ -15,7 +15,7 @@ from robust201.tasks.attacks import Fgsm
 
 
 def attack(model: BatchedModel, samples: Samples, _options: Fgsm) -> torch.Tensor:
-    """Return each image after one step."""
+    """Return the images after one step."""
     images, rows = samples.by_image()
     direction = model.loss_and_gradient(images.clean, images.labels)[2].sign().index_select(0, rows)
     stepped = direction.mul_(samples.epsilons).add_(samples.clean)

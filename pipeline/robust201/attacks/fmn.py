@@ -3,7 +3,7 @@
 Source: Pintor, Roli, Brendel and Biggio, "Fast Minimum-norm Adversarial Attacks through Adaptive Norm Constraints",
 NeurIPS 2021; `foolbox.attacks.fast_minimum_norm`. One run per image serves all epsilons: at each epsilon, the result is
 the nearest misclassified image that the attack finds, if it is inside the ball, and the clean image otherwise. A step
-follows the gradient of the margin between the label and the best other class, and is projected to a ball. The ball's
+follows the gradient of the margin between the label and the best other class, and is projected onto a ball. The ball's
 radius epsilon shrinks while the image is misclassified, and grows while it is not. In L2, Foolbox 3.3.4 does not
 project (as with `projection: none`); this module corrects this error for both engines (docs/protocol/attacks.md).
 """
@@ -26,7 +26,7 @@ _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
 
 _Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(perturbations (B, C, H, W), epsilons (B,)) → projections of the perturbations to balls around 0."""
+"""(perturbations (B, C, H, W), epsilons (B,)) → projections of the perturbations onto balls around 0."""
 
 
 def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
@@ -46,7 +46,7 @@ def keep_in_balls(
 
 
 def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
-    """Return each image's nearest misclassified iterate (B, C, H, W) of all requested runs, at any distance."""
+    """Return each image's nearest misclassified iterate (B, C, H, W) in all requested runs, at any distance."""
     project = _PROJECTIONS[options.norm]
     projections: dict[str, list[_Project]] = {
         "ball": [project],
@@ -120,7 +120,7 @@ def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Ten
 
 
 def project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    """Project perturbations (B, C, H, W) to L2 balls of radii (B,) around 0."""
+    """Project perturbations (B, C, H, W) onto L2 balls of radii (B,) around 0."""
     return difference * per_image((epsilons / norms(difference, "L2").clamp_min(_MIN_NORM)).clamp_max(1))
 
 

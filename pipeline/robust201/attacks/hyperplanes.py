@@ -24,7 +24,7 @@ _INFINITE_RATIO = 1e12
 """Number that stands for an infinite ratio."""
 
 _MIN_WEIGHT = 1e-8
-"""Minimum absolute weight. Projections in L2 and L1 do not move entries of t whose entry of w is smaller."""
+"""Minimum absolute weight. Projections in L2 and L1 do not move entries of t with a smaller weight in w."""
 
 
 def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -
 
 
 def bisect(is_below: Callable[[torch.Tensor], torch.Tensor], w: torch.Tensor, high: int) -> torch.Tensor:
-    """Return the last index (B, 1) for which `is_below` is true, after as many bisections as the width of w needs."""
+    """Return the last index (B, 1) below `high` for which `is_below` is true, or 0, in log2(w.shape[1]) bisections."""
     low = torch.zeros(len(w), 1, dtype=torch.int64, device=w.device)
     top = torch.full_like(low, high)
     for _ in range(math.ceil(math.log2(w.shape[1]))):

@@ -1,8 +1,8 @@
-"""Projection to the intersection of an L1 ball with [0, 1].
+"""Projection onto the intersection of an L1 ball with [0, 1].
 
 Source: Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", ICML 2021, section
-3; `pyautoattack.autopgd_base.L1_projection`, whose order of operations this module follows. Unlike the library, it
-computes the projection for every image, so the host never waits for the device.
+3; `pyautoattack.autopgd_base.L1_projection`, whose order of operations this module follows. The library projects only
+images outside of the ball. Here every image is projected, so the host never waits for the device.
 """
 
 import torch
@@ -12,10 +12,10 @@ from robust201.networks.device import cumulative_sum
 
 
 def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch.Tensor) -> torch.Tensor:
-    """Return the correction (B, C, H, W) that projects images to the intersection of an L1 ball with [0, 1].
+    """Return the correction (B, C, H, W) that projects images onto the intersection of an L1 ball with [0, 1].
 
-    `clean` are the centres of the balls, `difference` are the images minus the centres; `radii` are (B, 1, 1, 1). The
-    sum clean + difference + correction is in the L1 ball and in [0, 1].
+    `clean` are the centres of the balls, and `difference` the images minus the centres, both (B, C, H, W); `radii` are
+    (B, 1, 1, 1). The sum clean + difference + correction is in the L1 ball and in [0, 1].
     """
     x, y = clean.flatten(1), difference.flatten(1)
     n_values = x.shape[1]

@@ -4,8 +4,8 @@ Sources: Kurakin, Goodfellow and Bengio, "Adversarial Machine Learning at Scale"
 Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD` and `L2PGD`, whose order of
 operations this module follows. The published dataset uses Foolbox's defaults (docs/protocol/attacks.md). The attack
 starts at the clean image, or at a uniformly random point of the ball. A step moves along the cross-entropy's gradient:
-in Linf, along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. Then the image is projected to the ball and
-clipped to [0, 1]. Every image is attacked.
+in Linf, along its sign by `rel_stepsize` × epsilon; in L2, by `step_size`. The image is then projected onto the ball
+and clipped to [0, 1]. Every image is attacked.
 
 `target: least_likely` moves towards the clean image's least likely class, as in equation 2 of Jung et al. (ICLR 2023).
 Their published numbers do not follow this equation. Two further options reproduce the training and evaluation code of
@@ -81,12 +81,12 @@ class _Cube:
         return gradient.sign().mul_(self._step_sizes)
 
     def project(self, images: torch.Tensor) -> torch.Tensor:
-        """Project images (B, C, H, W) to the ball; overwrites `images`."""
+        """Project images (B, C, H, W) onto the ball; overwrites `images`."""
         return project_to_cube(images, self._samples.clean, self._samples.epsilons)
 
 
 def project_to_cube(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    """Project images (B, C, H, W) to Linf balls of radii (B, 1, 1, 1) around clean images; overwrites `images`."""
+    """Project images (B, C, H, W) onto Linf balls of radii (B, 1, 1, 1) around clean images; overwrites `images`."""
     difference = images.sub_(clean)
     return torch.minimum(torch.maximum(difference, -epsilons, out=difference), epsilons, out=difference).add_(clean)
 
@@ -115,7 +115,7 @@ class _L2Ball:
 
 
 def project_to_l2_ball(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    """Project images (B, C, H, W) to L2 balls of radii (B, 1, 1, 1) around clean images; overwrites `images`."""
+    """Project images (B, C, H, W) onto L2 balls of radii (B, 1, 1, 1) around clean images; overwrites `images`."""
     difference = images.sub_(clean)
     return difference.mul_((_norms(difference).reciprocal() * epsilons).clamp_max(1)).add_(clean)
 
@@ -126,7 +126,7 @@ def _norms(images: torch.Tensor) -> torch.Tensor:
 
 
 class _BestIterate:
-    """Stores each image's iterate with the highest loss, or the first of several with this loss."""
+    """Stores each image's iterate with the highest loss; of several such iterates, the first."""
 
     def __init__(self, images: torch.Tensor) -> None:
         self.images = images

@@ -44,8 +44,8 @@ class WindowMove(NamedTuple):
         window: index of the destination in a batch of images.
         source_window: index of the source.
         side: number of rows and columns of both windows.
-        is_turned: whether the halves of the pattern that is added lie side by side instead of one above the other.
-        signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
+        is_turned: whether the halves of the added pattern lie side by side instead of one above the other.
+        signs: (B, C, 1, 1) float32 in {-1, 1}, signs of the pattern per image and channel, on the CPU.
     """
 
     window: tuple[slice, ...]
@@ -82,7 +82,7 @@ class RandomNumbers:
         return torch.from_numpy(uniforms).view(len(indices), *shape)
 
     def normals(self, run: int, indices: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw standard normal numbers, for starts in other balls and for directions: (B, n_values) float32."""
+        """Draw standard normal numbers, for starts in L2 and L1 balls and for directions: (B, n_values) float32."""
         return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, "normal", run), n_values, indices))
 
     def stripes(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
@@ -202,7 +202,7 @@ def _sign_block(stream: _Stream, n_values: int, block: int) -> NDArray[np.int8]:
 
 
 _SIGN_BLOCK_IMAGES = 1024
-"""A query's signs are drawn for a multiple of this number of images."""
+"""A query's signs are drawn for the images 0 to n - 1, where n is a multiple of this number."""
 
 
 @functools.lru_cache(maxsize=2**13)

@@ -143,8 +143,8 @@ _FOOLBOX_ATTACKS: Mapping[type[Parameters], Callable[[Any], Any]] = {
     PgdVariant: _pgd_variant,
     Spatial: _spatial,
 }
-"""Class of the options → function that makes Foolbox's attack. `Fmn` has its own loop, since one run serves all
-strengths."""
+"""Class of the options → function that makes Foolbox's attack. `Fmn` is missing: its one run serves all strengths (see
+`_minimum_norm_batches`)."""
 
 
 def _run_foolbox(
@@ -242,7 +242,7 @@ def _make_fab(context: Context, options: FabTargeted, radius: float, seed: int) 
 
 
 class _SquareWithTiesMisclassified(SquareAttack):  # type: ignore[misc]  # the library has no types
-    """Treats a margin of 0 or NaN as misclassified, since the library can otherwise fail in L2 and L1."""
+    """Treats images with a margin of 0 or NaN as misclassified; with such images, the library can fail in L2 and L1."""
 
     def margin_and_loss(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         margins, losses = super().margin_and_loss(x, y)

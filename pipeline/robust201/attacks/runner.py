@@ -1,8 +1,8 @@
 """Runs this package's own attacks (engine `fused`) on images at all epsilons together.
 
-An attack is a function ``attack(model, samples, options)`` → images (B, C, H, W) float32 in inference mode, in the
-attack's module of `attacks`. `options` are the parameters of its key. The key's task says which images are attacked,
-how they are grouped, and how often the attack runs (`tasks.task.Procedure`); this module does the rest.
+Each attack's module has a function ``attack(model, samples, options)`` → images (B, C, H, W) float32, which is called
+in inference mode. `options` are the key's parameters. The task's `tasks.task.Procedure` states which images are
+attacked, how they are grouped, and how often the attack runs; this module carries it out.
 
 Samples are (image, epsilon) pairs, which are numbered strength by strength: with n images, sample s is image s % n at
 strength s // n.
@@ -26,9 +26,9 @@ from robust201.tasks.parameters import Parameters
 def run_attack(
     task: Task, options: Parameters, model: BatchedModel, request: Request, random_numbers: RandomNumbers
 ) -> Iterator[Perturbed]:
-    """Attack a request's images with a task, or with its stages one after the other.
+    """Attack a request's images with a task, or, if it is an ensemble, with its stages one after the other.
 
-    Each later stage attacks only images that resisted the earlier stages.
+    Each stage attacks only the samples that resisted the earlier stages.
 
     Yields:
         Batches of images at one strength.
@@ -83,7 +83,7 @@ def _are_correct(model: BatchedModel, request: Request) -> NDArray[np.bool_]:
 def _run_stage(
     task: Task, options: Parameters, model: BatchedModel, samples: Samples
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Run an attack as often as its task says, each time on the samples that still resist.
+    """Run an attack as often as its task's procedure states, each time on the samples that still resist.
 
     Returns:
         Images (B, C, H, W), and whether each is misclassified (B,). Samples that resist all runs are returned
@@ -143,7 +143,7 @@ def _make_samples(
 
 
 def _by_strength(rows: NDArray[np.int64], n_images: int, images: torch.Tensor) -> Iterator[Perturbed]:
-    """Yield one batch of images (B, C, H, W) per strength. The sample numbers `rows` (B,) are ascending."""
+    """Split images (B, C, H, W) into one batch per strength. Their sample numbers `rows` (B,) are ascending."""
     strengths, positions = np.divmod(rows, n_images)
     device_positions = torch.from_numpy(positions).to(images.device)
     edges = np.searchsorted(strengths, np.arange(strengths[-1] + 2)) if len(rows) else ()

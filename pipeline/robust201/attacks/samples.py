@@ -13,14 +13,14 @@ from robust201.networks.device import copy_to_device
 
 @dataclass(frozen=True)
 class Samples:
-    """Images that are attacked together; an image may occur once per strength.
+    """Images that are attacked together; the same image may occur at several strengths.
 
     Attributes:
         clean: (B, C, H, W) float32 in [0, 1].
         labels: (B,) int64.
         radii: (B,) float64, on the host; the radius of each sample's ball for pixels in [0, 1], or the strength if the
             attack has no ball.
-        images: (B,) int64, on the host; number of each sample's image. Samples of the same image have the same number.
+        images: (B,) int64, on the host; number of each sample's image, which is equal for samples of the same image.
         indices: (B,) int64, on the host; position of each sample's image in the dataset's full split, which identifies
             its random numbers.
         random_numbers: source of random numbers.

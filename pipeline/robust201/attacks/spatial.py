@@ -3,8 +3,8 @@
 Source: Engstrom et al., "Exploring the Landscape of Spatial Robustness", ICML 2019; `foolbox.attacks.SpatialAttack`
 with grid search, whose geometry and order this module follows: one affine map from output to input coordinates,
 bilinear interpolation, zeros outside, and aligned corners. The result is the first misclassified image in grid order,
-in which angles are the outermost loop. Images that are misclassified without an attack, and images that no grid point
-fools, are returned unchanged.
+in which angles are the outermost loop. Images that are misclassified without an attack, and images that are classified
+correctly at every grid point, are returned unchanged.
 """
 
 import math
@@ -19,14 +19,14 @@ from robust201.tasks.attacks import Spatial
 
 
 def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Tensor:
-    """Evaluate several grid points at a time, on the images that no earlier point has fooled."""
+    """Return each image at the first grid point that fools the network, or the clean image if there is none."""
     clean, labels = samples.clean, samples.labels
     grid = source_coordinates(options, *samples.shape[1:]).to(clean.device)
     images = clean.clone()
     remaining = torch.arange(len(clean), device=clean.device)
     n_points_done = 0
     while n_points_done < len(grid) and len(remaining):
-        # Take as many points as fill a batch: the fewer images remain, the more points.
+        # Evaluate as many points at once as fill a batch; the fewer images remain, the more points.
         points = grid[n_points_done : n_points_done + max(1, model.batch_size // len(remaining))]
         transformed = transform(clean[remaining], points)
         predicted = model.logits(transformed.flatten(0, 1)).argmax(dim=1)
@@ -43,7 +43,7 @@ def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Ten
 
 
 def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
-    """Transform images (B, C, H, W) in [0, 1] by grid points (P, H, W, 2) of `source_coordinates`: (P, B, C, H, W)."""
+    """Return images (B, C, H, W) in [0, 1] at the grid points (P, H, W, 2) of `source_coordinates`: (P, B, C, H, W)."""
     n_points, n_images = len(grid), len(images)
     repeated = images.repeat(n_points, 1, 1, 1)
     sampled = functional.grid_sample(

@@ -7,7 +7,7 @@ epsilon, clipped to the ball. For L2 and L1, see `square_moves`. A proposal is a
 label's logit minus the largest other logit). The search ends when the image is misclassified. The side of the squares
 depends on the index of the query, not on its fraction of `queries` (AutoAttack's `resc_schedule=False`).
 
-A query proposes the same windows to every sample. Misclassified samples are removed, and the remaining samples of all
+A query changes the same windows in every sample. Misclassified samples are removed, and the remaining samples of all
 epsilons and images share full batches.
 """
 
@@ -87,7 +87,7 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
     """Return the side of the window in query number `query` (from 0), at least 1; in L2 and L1, odd and at least 3.
 
-    The side is at most that of the image. `p_init` is the fraction of the pixels in the first windows.
+    It is at most the height and width of the image. `p_init` is the fraction of pixels inside the first windows.
     """
     channels, height, width = shape
     fraction = p_init / 2 ** sum(query > halving for halving in _FRACTION_HALVINGS)
@@ -111,7 +111,7 @@ class _Squares:
         return (samples.clean + samples.epsilons * samples.on_device(stripes)).clamp_(0, 1)
 
     def draw(self, first_query: int, sides: Sequence[int], active: NDArray[np.int64]) -> None:
-        """Draw the proposals of consecutive queries, one per side, for the samples `active` (b,), not fooled yet."""
+        """Draw the proposals of consecutive queries, one per side, for the samples `active` (b,) that still resist."""
         del active  # all samples share the windows and their signs
         samples = self._samples
         windows = samples.random_numbers.windows(samples.run, first_query, sides, samples.shape)
@@ -120,9 +120,9 @@ class _Squares:
         self._windows = [window._replace(signs=signs[i]) for i, window in enumerate(windows)]
 
     def search(self, rows: torch.Tensor, batch: slice, images: torch.Tensor) -> "_SquareSearch":
-        """Start the queries that were drawn last on the samples `rows` (b,), a batch of the active samples.
+        """Return a search with the proposals drawn last, on the samples `rows` (b,), which are active[batch].
 
-        The search may overwrite the accepted images (b, C, H, W).
+        The search may overwrite `images`, the accepted images (b, C, H, W).
         """
         del batch
         return _SquareSearch(self._model, self._samples, rows, images, self._windows)

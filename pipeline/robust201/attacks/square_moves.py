@@ -2,8 +2,8 @@
 
 Sources: Andriushchenko et al., ECCV 2020, algorithm 3 (L2); Croce and Hein, ICML 2021, appendix (L1);
 `pyautoattack.square.SquareAttack`, whose order of operations this module follows. The search starts with a tiling of
-small patterns with random signs. A query moves the perturbation of one window to another, adds a pattern there, and
-scales the result to the ball.
+small patterns with random signs. A query moves the perturbation inside one window to another window, adds a pattern
+there, and scales (L2) or projects (L1) the result to the ball.
 """
 
 import functools
@@ -62,7 +62,7 @@ class MoveSearch:
 
 
 class _Ball:
-    """Moves and projections of perturbations in L2 or L1 balls, for the samples `rows` (b,); None for all samples."""
+    """Moves and projections of perturbations in L2 or L1 balls, for the samples `rows` (b,), or all if it is None."""
 
     def __init__(self, samples: Samples, norm: str, rows: torch.Tensor | None = None) -> None:
         self._clean, self._epsilons, self._norm = samples.clean, samples.epsilons, norm
@@ -139,7 +139,7 @@ def _tiling(samples: Samples, norm: str) -> torch.Tensor:
 def pattern(norm: str, side: int, is_turned: bool, device: torch.device) -> torch.Tensor:
     """Return the pattern (side, side) that a query adds to a window, scaled to norm 1.
 
-    The upper half is a positive bump, and the lower half a negative one. If `is_turned`, they lie left and right.
+    The upper half is a positive bump, and the lower half a negative one. If `is_turned`, the pattern is transposed.
     """
     power, half = 2 if norm == "L2" else 4, side // 2
     # Leave inference mode, since the cached result is also used outside of it.

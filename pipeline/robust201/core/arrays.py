@@ -1,4 +1,4 @@
-"""Read NumPy's .npy and .npz files without pickles; every damaged file raises ValueError."""
+"""Read NumPy's .npy and .npz files without unpickling objects; a damaged file raises ValueError."""
 
 import os
 import zipfile
@@ -14,7 +14,7 @@ from robust201.core.errors import one_line
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
-    """Read a numeric .npy file, or map it into memory.
+    """Read a numeric .npy file; if `mapped`, map it into memory instead.
 
     Raises:
         OSError: the file cannot be read (FileNotFoundError: it does not exist).

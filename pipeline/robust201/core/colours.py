@@ -28,7 +28,7 @@ NETWORKS = (
     *("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#56a8e0"),
     *("#7f5fc4", "#a0522d", "#7fa83a", "#1b9aaa", "#8b949e"),
 )
-"""Colours of networks and attacks, in order, beginning with those of Okabe and Ito without black and yellow."""
+"""Colours of networks and attacks, in order of use; first Okabe and Ito's palette without black and yellow."""
 
 CELL_SIZES = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
 """Colours of cells by number of kernel parameters, from small to large."""

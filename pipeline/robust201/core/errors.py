@@ -15,7 +15,7 @@ _MESSAGE_END_CHARACTERS = 400
 _MESSAGE_BEGINNING_CHARACTERS = 1050
 
 _MIN_PREFIX_LENGTH = 3
-"""Minimum length of a prefix that identifies a name."""
+"""Minimum length of an unknown name to suggest a known name that begins with it."""
 
 
 def shorten(message: str) -> str:
@@ -24,11 +24,11 @@ def shorten(message: str) -> str:
         return message
     n_omitted = len(message) - _MESSAGE_BEGINNING_CHARACTERS - _MESSAGE_END_CHARACTERS
     beginning, end = message[:_MESSAGE_BEGINNING_CHARACTERS], message[-_MESSAGE_END_CHARACTERS:]
-    return f"{beginning}… ({n_omitted:,} characters left out) …{end}"
+    return f"{beginning}… ({n_omitted:,} characters omitted) …{end}"
 
 
 def one_line(value: object, max_length: int = 300) -> str:
-    """Return the text of an object as one line of at most `max_length` characters, without the final full stop.
+    """Return the text of an object as one line of at most `max_length` characters, without final full stops.
 
     For an empty text, return the name of the object's type.
     """
@@ -79,7 +79,7 @@ class DatasetError(InputError):
 
 
 class ResultsError(InputError, FileNotFoundError):
-    """An exported dataset or a file of it is missing or damaged.
+    """An exported dataset, or one of its files, is missing or damaged.
 
     It is also a FileNotFoundError, because the paper's published helper class raises one in this case.
     """
@@ -96,18 +96,18 @@ class EvaluationError(RobustError):
 
 
 class NetworkError(InputError, EvaluationError):
-    """A network cannot be evaluated as it is.
+    """A network must be changed before it can be evaluated.
 
     It is also an EvaluationError, since a worker of a sweep may detect the problem.
     """
 
 
 class UnstableNetworkError(EvaluationError):
-    """The outputs of a network depend on chance, earlier passes or other images, so no result of it can be trusted."""
+    """A network's outputs depend on chance, earlier passes or other images, so none of its results can be trusted."""
 
 
 class UnstableInputError(NetworkError, UnstableNetworkError):
-    """The checks before the first key found that a network is unstable."""
+    """The checks before an evaluation found that a network is unstable."""
 
 
 class PerturbationError(EvaluationError):

@@ -182,7 +182,7 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_leftovers(root: Path, *, skipped: str = "") -> None:
-    """Delete temporary files and folders of killed processes below a folder, except in folders named `skipped`."""
+    """Delete old temporary files and folders anywhere below `root`, except in folders named `skipped`."""
     paths = []
     for folder, folder_names, file_names in os.walk(root):
         paths += [Path(folder, name) for name in (*folder_names, *file_names) if is_temporary(name)]
@@ -194,7 +194,7 @@ def remove_old(paths: Iterable[Path]) -> None:
     """Delete files and folders that are older than `LEFTOVER_SECONDS` by the clock of the file server."""
     now: float | None = None
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # its writer has just finished
+        with contextlib.suppress(FileNotFoundError):  # the path's writer has just finished
             now = server_time(path.parent) if now is None else now
             if now - path.stat().st_mtime < LEFTOVER_SECONDS:
                 continue
@@ -311,11 +311,11 @@ _NO_LOCK_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @contextmanager
 def sole_writer(folder: Path, operation: str, *, wait: bool = False) -> Iterator[None]:
-    """Keep other processes of this machine from writing into a folder during a block; create the folder if missing.
+    """Lock a folder against other writers on this machine during a block; create the folder if it does not exist.
 
     The lock is `fcntl.flock` on a file in the folder. The operating system releases it when the process ends. The file
     is removed after the block. On a file system without such locks, nothing is locked. `operation` is the first word
-    of the error message, such as ``"Exporting"``. If `wait`, wait for a process that has the lock.
+    of the error message, such as ``"Exporting"``. If `wait`, wait until no other process has the lock.
 
     Raises:
         StorageError: another process has the lock and `wait` is False, or the folder is not writable.
@@ -347,7 +347,7 @@ def sole_writer(folder: Path, operation: str, *, wait: bool = False) -> Iterator
 
 
 BUNDLED_FOLDERS = ("jobs", "benchmark_data")
-"""Folders that ship next to the code of robust201; in a checkout, there are other folders too."""
+"""Folders of bundled files. A checkout also contains folders whose files are not bundled."""
 
 
 def bundled(name: str) -> Path:

@@ -23,13 +23,13 @@ class SignalInterrupt(KeyboardInterrupt):
 
 @contextmanager
 def stop_signals_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and locks are removed.
+    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and locks are removed.
 
     Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored. The handlers are restored afterwards.
 
     Raises:
-        SignalInterrupt: a signal came. It replaces an error of the block, because an interrupted import leaves a
-            half-imported module, which causes other errors.
+        SignalInterrupt: a signal arrived. It replaces any exception from the block, because an interrupted import
+            leaves a half-imported module, which causes other errors.
     """
     raised: list[SignalInterrupt] = []
 

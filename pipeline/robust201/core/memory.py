@@ -27,9 +27,9 @@ def reduce_gc_frequency() -> None:
 
 
 def restore_gc_thresholds() -> None:
-    """Undo `reduce_gc_frequency` before computations, which can leave large unused objects.
+    """Undo `reduce_gc_frequency` before a computation starts, because it may leave large objects for the collector.
 
-    Objects that already exist are never scanned again (`gc.freeze`). Thresholds set by other code stay.
+    Objects that already exist are never scanned again (`gc.freeze`). Thresholds that other code has set are kept.
     """
     if gc.get_threshold() == _STARTUP_THRESHOLDS:
         gc.freeze()

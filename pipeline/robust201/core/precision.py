@@ -1,4 +1,4 @@
-"""The precision of a network's arithmetic (fp32, tf32 or bf16), and its number of threads.
+"""The precision of a network's arithmetic (fp32, tf32 or bf16), and the maximum number of threads.
 
 The precision affects results, so it is part of the protocol: results in one precision never replace those in another.
 """

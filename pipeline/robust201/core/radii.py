@@ -1,4 +1,4 @@
-"""Radii of norm balls and sizes of steps, as users write them."""
+"""Parsing of the radii of norm balls and of step sizes, as users write them."""
 
 import reprlib
 from fractions import Fraction
@@ -8,7 +8,7 @@ def parse_radius(epsilon: object) -> Fraction:
     """Return a radius for pixels in [0, 1] as an exact fraction, from a number or text such as ``8/255``.
 
     Raises:
-        ValueError: the value is neither, or not above 0.
+        ValueError: the value is neither a number nor such text, or is not above 0.
     """
     try:
         numerator, _, denominator = str(epsilon).partition("/")

@@ -70,7 +70,7 @@ Split: TypeAlias = Literal["test", "train"]
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """Selection of images of a dataset: a class-stratified subset of a split, the images of a file, or all images.
+    """Selection of images of a split: a class-stratified subset, the images that a file lists, or all images.
 
     Attributes:
         count: size of the subset.
@@ -147,7 +147,7 @@ class Weights:
             number.
         seed: seed of the training or of random weights; None if unknown.
         is_random: whether the weights are untrained.
-        steps: training iterations so far; None if unknown.
+        steps: number of training iterations before this state; None if unknown.
     """
 
     sha256: str

@@ -88,7 +88,7 @@ def is_torch_file(head: bytes) -> bool:
     """Return whether a file that begins with `head` looks like a `torch.save` file.
 
     Such a file is a zip archive or, before PyTorch 1.6, a pickle. A safetensors file begins with an eight-byte length.
-    Its first four bytes may look like either format, but its other four bytes are 0.
+    The first four bytes of the length may look like either format, but the other four are 0.
     """
     is_pickle = head[:1] == pickle.PROTO and head[1] in _PICKLE_PROTOCOLS
     return any(head[4:TORCH_MAGIC_BYTES]) and (is_pickle or head.startswith(_ZIP_MAGIC))

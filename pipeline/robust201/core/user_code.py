@@ -116,7 +116,7 @@ def parse_function(text: str) -> UserFunction:
 
 @contextmanager
 def importing_neighbours(function: UserFunction) -> Iterator[dict[str, str]]:
-    """Let a user's file import modules of its folder during a `with` block; loading it there executes it again.
+    """Let a user's file import modules of its folder during a `with` block; `load` then executes the file again.
 
     After the block, the yielded dictionary maps the name of each of the folder's loaded modules to its SHA-256.
 

@@ -59,12 +59,12 @@ ZOOM_RANGES = Constants(
 there are 7, 12, 16, 21 and 26 enlargements for small images."""
 
 _MAX_RADIUS_WITH_3X3_SMOOTHING = 8
-"""Maximum radius for which the published kernel for large images is smoothed with a 3x3 Gaussian instead of 5x5."""
+"""Maximum radius for which the published kernel for large images is smoothed with a 3x3 instead of a 5x5 Gaussian."""
 
 
 @cache
 def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Return the defocus kernel that was published for 224 pixels. Its disk may reach the kernel's edge.
+    """Return the defocus kernel that was published for 224 pixels: a disk smoothed by a 3x3 or 5x5 Gaussian in float32.
 
     `radius` and `smoothing` (a standard deviation) are in pixels of a 224-pixel image, and `scale` is H / 224. The
     kernel is odd and square, with sum 1.
@@ -163,8 +163,8 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
     is taken from ImageMagick. Lengths are in pixels; an angle of 0 degrees is to the right, 90 is down.
 
     Returns:
-        Weights (T,) float64 of sum 1, and offsets (T, 2) int64 in rows and columns from a pixel to the pixels that are
-        averaged.
+        Weights (T,) float64, which sum to 1, and the offsets (T, 2) int64 of the averaged pixels from the blurred one,
+        in rows and columns.
     """
     distances = np.arange(2 * math.ceil(radius) + 1)
     direction = np.array([math.sin(math.radians(angle)), math.cos(math.radians(angle))])
@@ -173,7 +173,7 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
 
 @cache
 def _fading_weights(n_samples: int, sigma: float) -> NDArray[np.float64]:
-    """Return the weights (n_samples,) of a motion kernel's samples, of sum 1."""
+    """Return the weights (n_samples,) of a motion kernel's samples, which sum to 1."""
     weights = exp(-0.5 * (np.arange(n_samples) / sigma) ** 2)
     weights /= weights.sum()
     return weights

@@ -16,8 +16,8 @@ from robust201.images.corrupted import N_SEVERITIES, write_clean_set
 from robust201.images.store import ArrayFolder
 
 ImageProgress = Callable[[int, int], None]
-"""Function that is called with (number of finished images, total number). An image counts once per corruption and
-severity."""
+"""Function that is called with (number of generated images, total number). Each clean image counts once per corruption
+and severity."""
 
 Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
 """Consecutive images of a file, in blocks of (n, H, W, 3)."""
@@ -37,7 +37,7 @@ def generate_corruptions(
 ) -> None:
     """Write corrupted images in the published layout, skipping finished files (`robust201 corrupt`).
 
-    A killed run can be resumed (see `images.store`). The order of the clean images is also the order in the files.
+    A killed run can be resumed (see `images.store`). Each file has the images of severity 1 to 5, in the given order.
     `progress` is called after each block of images.
 
     Raises:
@@ -47,12 +47,12 @@ def generate_corruptions(
     """
     check_keys(keys)
     recipes = corruption_recipes(keys, images.images.shape[-1], seed=seed, frost=frost)
-    made = ArrayFolder(folder)
+    arrays = ArrayFolder(folder)
     size = images.images.shape[-1]
     shape = (N_SEVERITIES * len(images), size, size, 3)
     with sole_writer(folder, "Generating corruptions"):
-        write_clean_set(made, images)
-        unfinished = {key: recipe for key, recipe in recipes.items() if not made.is_complete(key, recipe)}
+        write_clean_set(arrays, images)
+        unfinished = {key: recipe for key, recipe in recipes.items() if not arrays.is_complete(key, recipe)}
         n_done = 0
 
         def generate(key: str) -> Blocks:
@@ -65,7 +65,7 @@ def generate_corruptions(
                         progress(n_done, len(unfinished) * shape[0])
 
         for key, recipe in unfinished.items():
-            made.write(key, generate(key), shape=shape, recipe=recipe, info={"libraries": library_versions()})
+            arrays.write(key, generate(key), shape=shape, recipe=recipe, info={"libraries": library_versions()})
 
 
 def corrupt_blocks(images: ImageSet, key: str, severity: int, *, seed: int, frost: FrostTextures) -> Blocks:

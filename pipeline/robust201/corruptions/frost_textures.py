@@ -74,7 +74,7 @@ class FrostTextures:
         for image in self._resampled[factor]:
             if min(image.shape[:2]) <= size:
                 raise DatasetError(
-                    f"Making frost failed for the textures {self.name!r}: height and width must be more than {size} "
+                    f"Resampling frost textures failed for {self.name!r}: height and width must be more than {size} "
                     f"pixels, got {image.shape[0]}x{image.shape[1]} at scale {factor:g}. Use larger textures."
                 )
         return self._resampled[factor]
@@ -89,7 +89,7 @@ def load_frost(folder: Path) -> FrostTextures:
     """Load the five photographs of frost that the published script uses (`robust201 fetch imagecorruptions-frost`).
 
     Raises:
-        DatasetError: a file is missing, or is not the published one.
+        DatasetError: a file is missing, or differs from the published one.
     """
     checksums = find_download("imagecorruptions-frost").members
     return FrostTextures.of("imagecorruptions", tuple(_load(folder / name, checksums[name]) for name in FROST_FILES))
@@ -105,7 +105,7 @@ def _load(path: Path, checksum: Checksum) -> NDArray[np.uint8]:
 
 @cache
 def synthetic_frost(seed: int) -> FrostTextures:
-    """Return five textures of needle-like crystals under uneven light, with the photographs' tones."""
+    """Return five textures of needle-like crystals under uneven light, with `SYNTHETIC_TONES`."""
     return FrostTextures.of(
         "synthetic",
         tuple(

@@ -26,7 +26,7 @@ from robust201.corruptions.pixel_noise import IMAGENET_SIZE, CorruptionRandomNum
 from robust201.tasks import TASKS
 
 GENERATOR_VERSION = 1
-"""Version of the generated images, increased when the random numbers or other common parts of all corruptions change.
+"""Version of the generated images, increased when the random numbers or other code of all corruptions changes.
 When a single corruption changes, `tasks.Task.images_version` is increased instead."""
 
 _MODULES = {"noise": additive_noise, "blur": blurs, "weather": weather, "digital": digital}
@@ -48,7 +48,7 @@ LARGE_IMAGES_VERSION = 3
 def corruption_recipes(
     keys: Iterable[str], image_size: int, *, seed: int, frost: FrostTextures
 ) -> dict[str, dict[str, Any]]:
-    """Return the protocol's fields that, with the clean images, determine the pixels of each corruption."""
+    """Return, by corruption, the protocol's fields that determine its pixels together with the clean images."""
     min_version = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
     return {
         key: {"generator_version": max(min_version, TASKS[key].images_version), "seed": seed}

@@ -50,7 +50,7 @@ class Constants(Generic[_Constant]):
 
 
 def reference_size(size: int) -> int:
-    """Return the height for which the constants of images of height `size` were published."""
+    """Return the height for which the constants that images of height `size` use were published."""
     return IMAGENET_SIZE if size >= IMAGENET_SIZE else CIFAR_SIZE
 
 
@@ -71,7 +71,7 @@ class CorruptionRandomNumbers:
     def draw_per_image(
         self, draw_array: Callable[[np.random.Generator], NDArray[np.floating] | NDArray[np.integer]]
     ) -> Floats:
-        """Draw one array per image, each with a new generator; all have the same shape: (N, …) float64."""
+        """Draw one array per image with the image's generator, and stack them: (N, …) float64."""
         return np.stack([draw_array(generator(self.seed, self.key, int(index))) for index in self.indices]).astype(
             np.float64
         )

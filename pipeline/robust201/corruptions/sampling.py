@@ -1,7 +1,7 @@
 """Interpolation, kernels and borders of the published corruptions, for batches of images.
 
-The published scripts call OpenCV 3.4 and scikit-image 0.13 (requirements of hendrycks/robustness). Neither is a
-dependency of robust201. This module implements the same functions, and tests compare each of them with a simple loop.
+The published scripts call OpenCV 3.4 and scikit-image 0.13 (requirements of hendrycks/robustness), on which robust201
+does not depend. This module implements the functions that they use.
 """
 
 import math
@@ -25,7 +25,7 @@ def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
 
 
 def fold_positions(positions: NDArray[np.int64], length: int, border: Border) -> NDArray[np.int64]:
-    """Map whole positions on an infinite axis to positions in [0, length), the pixels of an image.
+    """Map integer positions on an infinite axis to positions in [0, length), the pixels of an image.
 
     ``"edge"`` clamps; ``"half_sample"`` is SciPy's ``reflect``; ``"whole_sample"`` is OpenCV's ``BORDER_REFLECT_101``.
     """
@@ -41,7 +41,7 @@ def fold_positions(positions: NDArray[np.int64], length: int, border: Border) ->
 
 @cache
 def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the source of each pixel along an axis if the image's centre is enlarged by a factor of at least 1.
+    """Return the source of each output pixel along an axis when an image's centre is enlarged by `factor`, at least 1.
 
     The central ``ceil(length / factor)`` pixels are stretched to ``round(… * factor)``, keeping the first and last
     pixel centres (`scipy.ndimage.zoom` of order 1). The central `length` pixels of the result are kept.
@@ -93,7 +93,7 @@ def resize_bilinear(
 
 
 def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Resize square layers (N, H, H) to (N, size, size): bilinearly if larger, else with a box filter."""
+    """Resize square layers (N, H, H) to (N, size, size): enlarge bilinearly, or shrink with a box filter."""
     length = layers.shape[1]
     if size == length:
         return layers

@@ -92,8 +92,8 @@ def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return luma (…) of pixels (…, 3) in [0, 1], bit-identical to two fused multiply-adds, which round only sums.
 
     Version 2 of the snow images was first generated with a matrix product, which gives the same bits on processors with
-    AVX-512. Products of two float32 are exact in float64. Rounding their sum to float64 first does not change the
-    result; a test checks this for all colours.
+    AVX-512. Products of two float32 are exact in float64. A sum is rounded to float64 and then to float32; a test shows
+    for all colours that this equals rounding once.
     """
     grey: NDArray[np.float32] = pixels[..., 0] * _GREY_WEIGHTS[0]
     for channel in (1, 2):
@@ -177,7 +177,7 @@ def plasma(noise: Floats, fading: float) -> Floats:
 
 
 def fog(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
-    """Add clouds to images, keeping the brightest value."""
+    """Add clouds to images, and scale the sum so that no value exceeds the image's brightest value."""
     size = images.shape[1]
     strength, fading = FOG_PLASMA.at(severity, size)
     map_size = 1 << (size - 1).bit_length()

@@ -62,7 +62,7 @@ class _Results:
         self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
 
     def attack_strengths(self) -> Iterator[tuple[str, float]]:
-        """Yield attacks and strengths."""
+        """Yield each attack with each of its strengths."""
         for key, accuracies in self.attacks.items():
             yield from ((key, float(strength)) for strength in accuracies.columns)
 
@@ -83,7 +83,7 @@ def derive_metrics(reader: "MergedFolders", datasets: Sequence[str] | None = Non
         if dataset not in evaluated:
             raise reader.folders[0].missing_file_error(dataset, CLEAN, "accuracy")
         results = _Results(reader, dataset)
-        for metric, key, strength, values, note in (each for derive in _DERIVATIONS for each in derive(results, needs)):
+        for metric, key, strength, values, note in (row for derive in _DERIVATIONS for row in derive(results, needs)):
             identity = {"dataset": dataset, "metric": metric, "key": key, "strength": strength, "note": note}
             tables.append(pd.DataFrame(identity | {"network": values.index, "value": values.array}))
     return DerivedMetrics(pd.concat(tables[1:] or tables, ignore_index=True), needs)
@@ -94,10 +94,10 @@ def _derive_robustness(results: _Results, needs: dict[str, str]) -> Iterator[Met
         needs["robustness_r, relative_change"] = "clean accuracies and an attack"
         return
     for key, accuracies in results.attacks.items():
-        if CLEAN_STRENGTH in accuracies:  # its curve does not begin with the clean accuracy
+        if CLEAN_STRENGTH in accuracies:  # the attack's curve does not begin with the clean accuracy
             continue
         curves = results.accuracies[CLEAN].join(accuracies, how="right").dropna()
-        values = np.ascontiguousarray(curves)  # the last bits of R depend on the layout
+        values = np.ascontiguousarray(curves)  # the last bits of R depend on the memory layout
         robustness = robustness_r(curves.columns, values)
         note = f"over strengths 0 to {curves.columns[-1]:g}; floor {robustness.floor:.4g}"
         if robustness.exceeds_one.any():
@@ -128,19 +128,19 @@ def _derive_worst_cases(results: _Results, needs: dict[str, str]) -> Iterator[Me
     for (_, strength), keys in keys_by_ball.items():
         if len(keys) < 2:
             continue
-        outcomes = [each for key in keys if (each := results.outcomes(key, strength)) is not None]
+        outcomes = [attacked for key in keys if (attacked := results.outcomes(key, strength)) is not None]
         if len(outcomes) < len(keys):
             needs["worst_case_accuracy"] = OUTCOMES_REQUIREMENT
             continue
         networks = _common_networks(outcomes)
-        packed = worst_case([each.of(networks).packed for each in outcomes])
+        packed = worst_case([attacked.of(networks).packed for attacked in outcomes])
         accuracies = pd.Series(count_correct(packed) / outcomes[0].n_images, index=networks)
         yield Metric("worst_case_accuracy", "+".join(keys), strength, accuracies)
 
 
 def _common_networks(outcomes: Sequence[Outcomes]) -> list[Any]:
-    others = [{*each.architectures} for each in outcomes[1:]]
-    return [network for network in outcomes[0].architectures if all(network in each for each in others)]
+    others = [{*other.architectures} for other in outcomes[1:]]
+    return [network for network in outcomes[0].architectures if all(network in networks for networks in others)]
 
 
 _DERIVATIONS: tuple[Callable[[_Results, dict[str, str]], Iterator[Metric]], ...] = (

@@ -20,7 +20,7 @@ from robust201.sweep.parts import compare
 from robust201.sweep.plan import open_results
 
 MAX_LISTED_DIFFERENCES = 5
-"""Maximum number of listed networks, beginning with the largest difference."""
+"""Maximum number of listed evaluations, beginning with the largest difference."""
 
 _EVALUATION = ["dataset", "key", "strength"]
 _IDENTITY = ["weights", *_EVALUATION, "architecture"]
@@ -162,8 +162,8 @@ def _task_keys(table: pd.DataFrame) -> "pd.Series[str]":
 
 def _name_evaluations(numbers: pd.DataFrame, other: pd.DataFrame) -> tuple[str, ...]:
     """Name the keys that only `numbers` has; strengths are added if the other set has the key at other strengths."""
-    own, known = (table[_EVALUATION].drop_duplicates() for table in (numbers, other))
-    only = own.merge(known, on=_EVALUATION, how="left", indicator=True)
+    evaluations, known = (table[_EVALUATION].drop_duplicates() for table in (numbers, other))
+    only = evaluations.merge(known, on=_EVALUATION, how="left", indicator=True)
     only = _sort_by_key(only[only["_merge"] == "left_only"])
     known_keys = {*zip(known["dataset"], known["key"], strict=True)}
     return tuple(
@@ -208,14 +208,14 @@ def _iter_shards(results: Path) -> Iterator[_Number]:
 def _iter_dataset(dataset: Dataset) -> Iterator[_Number]:
     names = dataset.weights or [""]
     for weights in names:
-        chosen = dataset.with_weights(weights) if len(names) > 1 else dataset
+        selected = dataset.with_weights(weights) if len(names) > 1 else dataset
         for name, key in itertools.product(dataset.data, dataset.keys_all):
             is_measure = dataset.kind_of(key) == "measure"
             for measurement in dataset.measurements(name, key) if is_measure else ["accuracy"]:
                 if not dataset.has(name, key, measurement):
                     continue
                 label = f"{paper_key(key)} {measurement}" if is_measure else paper_key(key)
-                table = chosen.read_table(name, key, measurement)
+                table = selected.read_table(name, key, measurement)
                 for row in zip(table["architecture"].tolist(), table["strength"], table["value"], strict=True):
                     for scalar_label, number in _iter_scalars(label, row[2]):
                         yield weights, name, scalar_label, row[1], row[0], number

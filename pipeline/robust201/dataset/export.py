@@ -97,7 +97,7 @@ def export_dataset(
         DatasetError: outcomes were requested, but the evaluated images are not available.
 
     Warns:
-        RobustWarning: keys whose images a file chooses are left out.
+        RobustWarning: keys are left out, because a file selects their images.
     """
     reject_results_folder(out)
     left_out = [key.key for key in plan.keys if key not in plan.comparable.keys]
@@ -139,7 +139,7 @@ def _read_facts(plan: Plan) -> SweepFacts:
 
 
 def _read_groups(plan: Plan, folder: ResultsFolder, weights: str | None) -> list[Group]:
-    """Return the units of each dataset and key, for all weights or one name, and the strengths that each unit lacks.
+    """Return a group per dataset and key: the units of all weights or of one name, and the strengths that units lack.
 
     Raises:
         ConfigError: no weights have this name.

@@ -1,7 +1,7 @@
 """Folder of an export: the new export is written to a folder beside the target, which it then replaces.
 
-An export is replaced as a whole, so readers never see files of two exports. One folder cannot take another's place in
-one step, so the earlier folder is renamed, and if the process dies, the next export completes or reverts the
+An export is replaced as a whole, so readers never see files of two exports. A folder cannot be replaced in one step, so
+the earlier export is renamed first. If the process dies between the steps, the next export completes or reverts the
 replacement.
 """
 
@@ -91,7 +91,7 @@ def _reject_other_content(path: Path, sweep_record: Mapping[str, Any]) -> None:
     The same sweep has the same name and a common protocol; strengths or architectures may have been added.
 
     Raises:
-        InputError: the folder has something else.
+        InputError: the folder has other content.
     """
     target, earlier = path.resolve(), _read_sweep(path)
     listed = read_listing(path) if earlier else {}
@@ -163,17 +163,17 @@ def _earlier(target: Path) -> Path:
 
 
 def _complete_replacement(target: Path) -> None:
-    """Complete a replacement after the new export has taken its place; revert it if it has not."""
+    """Complete an interrupted replacement if the new export is already at `target`; otherwise revert it."""
     earlier = _earlier(target)
     if earlier.exists():
         if _read_sweep(target):
             shutil.rmtree(earlier)
         else:
-            earlier.rename(target)  # fails if the user has put files there meanwhile
+            earlier.rename(target)  # fails if the user has put files there in the meantime
 
 
 def _empty(staging: Path) -> None:
-    """Remove what a killed export left in the staging folder."""
+    """Remove files that a killed export left in the staging folder."""
     for path in staging.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

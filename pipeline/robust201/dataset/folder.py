@@ -111,8 +111,8 @@ class DatasetFolder:
 
     def _has_all_files(self, dataset: str, key: str) -> bool:
         """Return whether a key has a Parquet file or all its JSON files; for a measure, one JSON file is enough."""
-        found = [self.find_json(dataset, key, name) is not None for name in self.measurements_of(dataset, key)]
-        is_complete = any(found) if self.kind_of(key) == "measure" else all(found)
+        exist = [self.find_json(dataset, key, name) is not None for name in self.measurements_of(dataset, key)]
+        is_complete = any(exist) if self.kind_of(key) == "measure" else all(exist)
         return is_complete or self._find_parquet(dataset, key) is not None
 
     def _find_custom_parameters(self) -> dict[str, Mapping[str, Any]]:
@@ -195,7 +195,7 @@ class DatasetFolder:
         task = task_of(key)
         if task is not None:
             protocols = self.protocols_of(dataset, task.key) if task.columns else ()
-            recorded = [name for each in protocols for name in each.get("parameters", {}).get("columns", ())]
+            recorded = [name for payload in protocols for name in payload.get("parameters", {}).get("columns", ())]
             return list(dict.fromkeys(recorded)) or list(task.columns) or self.measurements
         return list(self._custom_parameters.get(key, {}).get("columns") or self.measurements)
 
@@ -266,7 +266,7 @@ class DatasetFolder:
         return ids, weights, packed
 
     def find_images(self, dataset: str) -> Path | None:
-        """Return the table of the images to which per-image outcomes refer."""
+        """Return the file with the table of images to which per-image outcomes refer; None if there is none."""
         return _find_file([self.path / images_name(dataset)])
 
     # Rows

@@ -43,7 +43,7 @@ class SweepFacts:
         record: name, images, seed and protocols for sweep.json (see `sweep.sweep_record.describe_sweep`).
         fields: fields of sweep.yaml (see `sweep.sweep_record.portable_fields`).
         space: name of the search space.
-        tasks: tasks by key, in the order of meta.json, without keys that have their own file of images.
+        tasks: tasks by key, in the order of meta.json, without keys whose images a file selects.
         measurements: measurements of all keys except measures.
         n_classes: number of classes by dataset; datasets with an unknown number are missing.
         weights: weights by the short names that units contain; empty if each network has only one set of weights.
@@ -137,7 +137,7 @@ class Export:
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """Weights by name if architectures have rows for several weights."""
+        """Weights by name; empty unless architectures have rows for several sets of weights."""
         names = weights_names(unit for group in self.exported for unit in group.units)
         return {name: self.facts.weights[name] for name in names} if len(names) > 1 else {}
 

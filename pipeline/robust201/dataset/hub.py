@@ -11,7 +11,7 @@ PAGE_FILE = "index.html"
 """File name of the report page."""
 
 _FOLDERS_OF_EXPORTS = (f"{PARQUET_FOLDER}/*", f"{IMAGES_FOLDER}/*")
-"""Files that belong to exports only; those that the new export lacks are deleted. Others, such as a licence, stay."""
+"""Files that only exports write; those that the new export lacks are deleted. Other files, such as a licence, stay."""
 
 _TARGET_PATTERN = re.compile(r"hf://(?:datasets/)?(\w[\w.-]*/\w[\w.-]*)", re.ASCII)
 

@@ -29,7 +29,7 @@ _HEAD = re.compile(
 )
 _FIELDS = sorted({field for columns in MEASUREMENTS.values() for field in columns if field})
 _ID = re.compile(rf'"(?!(?:{"|".join(_FIELDS)})")([\w.@-]+)"\s*:'.encode())
-"""An id; the names of a measurement's fields are not ids."""
+"""An id and the colon after it; the names of a measurement's fields are not ids."""
 
 
 def _read_chunks(file: Path) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ def iter_json_rows(
         is_single: whether each id has a single value, instead of a list with one value per strength.
 
     Yields:
-        The rows of a few networks at a time, without null values, except those of measures.
+        The rows of a few networks at a time. Rows whose value is null are left out, except for measures.
 
     Raises:
         ResultsError: the file is damaged, or a value is invalid.
@@ -112,7 +112,7 @@ def _values_by_strength(file: Path, identifier: str, value: Any, n_strengths: in
     """Return an architecture's values, one per strength.
 
     The value may be a list, or an object with a list for each field, because the nesting of the published confidences
-    is not documented. Measures with one strength may have a single value.
+    is not documented.
     """
     if isinstance(value, dict):
         lists = [*value.values()]
@@ -165,9 +165,9 @@ def _find_invalid_value(
 
 def _invalid_value_error(file: Path, identifier: str, expected: str, value: Any) -> ResultsError:
     text = repr(value)
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    excerpt = text if len(text) <= 60 else f"{text[:57]}..."
     return ResultsError(
-        f"Reading {format_id(identifier)} failed for {file}: expected {expected}, got {shown}. {ADVICE}"
+        f"Reading {format_id(identifier)} failed for {file}: expected {expected}, got {excerpt}. {ADVICE}"
     )
 
 

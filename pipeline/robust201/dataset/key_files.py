@@ -56,7 +56,7 @@ class KeyReport:
 
 @dataclass(frozen=True, eq=False)
 class KeyFiles:
-    """The result files of a key, not yet written; can be pickled, so that another process writes them.
+    """The result files of a key, to be written; can be pickled, so that another process can write them.
 
     Attributes:
         folder: folder to which names of files are relative.
@@ -212,7 +212,7 @@ def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]
 def _end_with(stop_reader: Connection) -> None:
     """Make this process end when the exporting process closes the pipe or dies, even if it is killed.
 
-    An orphan could write into a folder that another export uses by then.
+    Otherwise, an orphaned process could write into a folder that another export uses by then.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
     threading.Thread(target=lambda: (wait([stop_reader]), os._exit(1)), daemon=True).start()

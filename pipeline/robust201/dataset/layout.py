@@ -85,5 +85,5 @@ def format_id(identifier: str) -> str:
 
 
 def architecture_of_network(network: ArchitectureId) -> ArchitectureId:
-    """Return a network's architecture, which is the part of its name before the @, if it contains one."""
+    """Return the architecture of a network: the part of the network's name before ``@``, or the whole name."""
     return network if isinstance(network, int) else parse_architecture_id(network.partition(WEIGHTS_SEPARATOR)[0])

@@ -97,7 +97,7 @@ class MergedFolders:
                 )
 
     def _set_meta(self, meta: dict[str, Any]) -> None:
-        """Set the attributes that depend on the ids, and on the selected keys."""
+        """Set the attributes that depend on `meta` and on the selected keys."""
         self.meta, id_items = meta, meta["ids"].items()
         self.map_str_to_id: dict[str, str] = {
             str(fields.get("nb201-string", identifier)): identifier for identifier, fields in id_items
@@ -127,10 +127,10 @@ class MergedFolders:
         self._weights = weights
 
     def __repr__(self) -> str:
-        several = self._weights is None and not self._is_separated and len(self.weights) > 1
+        lists_weights = self._weights is None and not self._is_separated and len(self.weights) > 1
         keys = "1 key" if len(self.keys_all) == 1 else f"{len(self.keys_all)} keys"
         paths = ", ".join(str(folder.path) for folder in self.folders)
-        weights = f"; weights {', '.join(self.weights)}" if several else ""
+        weights = f"; weights {', '.join(self.weights)}" if lists_weights else ""
         return f"<{type(self).__name__} {paths}: {', '.join(self.data)}; {keys}{weights}>"
 
     def select(self, networks: "NameOrNames | Sequence[int] | None" = None, keys: NameOrNames | None = None) -> Self:
@@ -210,14 +210,14 @@ class MergedFolders:
         """
         if weights is None or weights == self._weights:
             return self
-        chosen = copy.copy(self)
-        chosen._set_weights(weights)
+        selected = copy.copy(self)
+        selected._set_weights(weights)
         if self._is_separated:
-            chosen._is_separated, chosen.space = False, self.cost_space
+            selected._is_separated, selected.space = False, self.cost_space
             suffix = f"{WEIGHTS_SEPARATOR}{weights}"
-            chosen._networks = self._networks and frozenset(name.removesuffix(suffix) for name in self._networks)
-            chosen._set_meta(self.folders[0].meta)
-        return chosen
+            selected._networks = self._networks and frozenset(name.removesuffix(suffix) for name in self._networks)
+            selected._set_meta(self.folders[0].meta)
+        return selected
 
     def name_networks(
         self, folder: DatasetFolder, architectures: NDArray[Any], weights: NDArray[Any] | None
@@ -236,10 +236,10 @@ class MergedFolders:
                 architectures = architectures + WEIGHTS_SEPARATOR + suffixes
         networks = architectures[positions]
         if self._networks is not None:
-            chosen = self._networks
+            selected = self._networks
             names = map(str, networks.tolist())
-            is_chosen = [name in chosen or name.partition(WEIGHTS_SEPARATOR)[0] in chosen for name in names]
-            networks, positions = networks[is_chosen], positions[is_chosen]
+            is_selected = [name in selected or name.partition(WEIGHTS_SEPARATOR)[0] in selected for name in names]
+            networks, positions = networks[is_selected], positions[is_selected]
         return networks, positions
 
     def has(self, dataset: str, key: str, measurement: str = "accuracy") -> bool:
@@ -443,19 +443,19 @@ class MergedFolders:
         architecture = network
         if isinstance(network, str) and self._is_separated:
             architecture = parse_architecture_id(network.rpartition(WEIGHTS_SEPARATOR)[0] or network)
-        read: set[tuple[Any, float]] = set()
+        seen: set[tuple[Any, float]] = set()
         folders = self._folders_with(dataset, key, measurement)
         for folder in reversed(folders):
-            new: set[tuple[Any, float]] = set()
+            seen_in_folder: set[tuple[Any, float]] = set()
             for block in self._blocks_of(folder, dataset, key, measurement, architecture):
                 rows = self._select_rows(folder, block, network)
                 if len(folders) > 1:
                     identities = list(zip(rows.architectures.tolist(), rows.strengths.tolist(), strict=True))
-                    rows = rows.take(np.array([identity not in read for identity in identities], bool))
-                    new.update(identities)
+                    rows = rows.take(np.array([identity not in seen for identity in identities], bool))
+                    seen_in_folder.update(identities)
                 if len(rows):
                     yield rows
-            read |= new
+            seen |= seen_in_folder
 
     def _select_rows(self, folder: DatasetFolder, rows: RowBlock, network: ArchitectureId | None = None) -> RowBlock:
         names, positions = self.name_networks(folder, rows.architectures, rows.weights)

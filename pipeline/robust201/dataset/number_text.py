@@ -22,8 +22,8 @@ _HALF_MARGIN = 1e-2
 
 _ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
 _FIXED_PREFIX = b"0.0000"
-# Placeholders that do not occur in JSON numbers: for "-0", for characters to delete, and an offset that marks a
-# delimiter before which an exponent must be inserted.
+# Placeholders for "-0" and for characters to delete, which do not occur in JSON numbers, and an offset: it is added to
+# the code of a delimiter before which an exponent must be inserted.
 _MINUS_ZERO, _DELETED, _AFTER_EXPONENT = b"~", b"?", 128
 
 

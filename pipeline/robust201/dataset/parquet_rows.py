@@ -1,6 +1,6 @@
 """Functions that read the Parquet files of an export as rows.
 
-Arrow's threads are not used, so that reading also works after a fork. Functions raise ResultsError if a file is
+Arrow's threads are not used, so that reading also works in forked processes. Functions raise ResultsError if a file is
 damaged.
 """
 

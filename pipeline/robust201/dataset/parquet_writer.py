@@ -64,7 +64,7 @@ class KeyFormat:
 
 
 class ParquetWriter:
-    """Writes a Parquet file, one row group per batch; its columns are known once it has the first batch."""
+    """Writes a Parquet file, one row group per batch. The first batch determines the columns."""
 
     def __init__(self, stream: io.RawIOBase, form: KeyFormat) -> None:
         self._stream, self._format = stream, form

@@ -286,7 +286,7 @@ class Dataset(MergedFolders):
         number = float(strength) if is_number else math.nan  # type: ignore[arg-type]
         if number in known_strengths or number == 0:
             return number
-        matching = [known for known in known_strengths if math.isclose(255 * number, known, rel_tol=0.015)]
+        matching = [epsilon for epsilon in known_strengths if math.isclose(255 * number, epsilon, rel_tol=0.015)]
         advice = ""
         if matching and number < 1:
             advice = f" Epsilons are in units of 1/255: write {matching[0]:g} for {matching[0]:g}/255."
@@ -297,14 +297,14 @@ class Dataset(MergedFolders):
         )
 
     def join(self, frame: "pd.DataFrame") -> "pd.DataFrame":
-        """Return the rows of `table`, with the columns of another table about the same networks.
+        """Return the rows of `table` with additional columns, taken from another table about the same networks.
 
         Args:
             frame: one row per network, with its name in the column `network`, or one per network and dataset, if it
                 also has the column `dataset`.
 
         Raises:
-            ConfigError: the table has no column `network`, or several rows for one network.
+            ConfigError: `frame` has no column `network`, or several rows for one network.
         """
         identity = [name for name in ("network", "dataset") if name in frame.columns]
         if "network" not in identity or frame.duplicated(identity).any():

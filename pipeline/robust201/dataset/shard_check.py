@@ -19,7 +19,7 @@ from robust201.sweep.plan import Plan, open_results
 
 
 class Finding(NamedTuple):
-    """One fault.
+    """A fault, or missing parts.
 
     Attributes:
         kind: ``damaged`` (moved aside), ``duplicate`` (two files of a part have different values), ``pixels`` (files of
@@ -43,7 +43,7 @@ OnFile = Callable[[int, int], None]
 
 
 def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:
-    """Compare files of the same part in merged folders, and one file per folder, corruption and tuple of severities."""
+    """Yield contradictions in merged folders: files of one part that differ, and differing corrupted images."""
     plan, folder = open_results(results)
     listing = {
         dataset: merge_names([names[_shares_part(names)], *_corrupted_examples(plan, dataset, sources)])
@@ -55,7 +55,7 @@ def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[F
 
 
 def _corrupted_examples(plan: Plan, dataset: str, sources: Sequence[Listing]) -> Iterator[Names]:
-    """Yield the name of one file of each folder, corruption and tuple of severities."""
+    """Yield one file per folder, corruption and tuple of severities, which is enough to compare corrupted images."""
     for key in plan.keys:
         if key.dataset == dataset and key.task.kind == "corruption":
             for source in sources:

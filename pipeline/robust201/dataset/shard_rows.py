@@ -1,9 +1,10 @@
 """Results of units, merged from the shards of their slices, and batches of units."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,19 @@ from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, Values
 UnitRows = Mapping[float, Values]
 """Columns of a unit by strength."""
 
+ChosenFiles: TypeAlias = Mapping[tuple[int, float], ShardName]
+"""File that provides each strength of each slice."""
+
+READ_AHEAD_BYTES = 128 << 10
+"""Minimum size of the files that are read before they are decoded."""
+
+T = TypeVar("T")
+
 StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 
 
 class UnitResults(Protocol):
-    """The results of some units; can be pickled, so that another process reads them."""
+    """The results of some units; can be pickled, so that another process can read them."""
 
     @property
     def provenances(self) -> Iterable[Any]:
@@ -35,17 +44,12 @@ class UnitResults(Protocol):
         """Yield each unit with its columns by strength."""
 
 
-def read_shard(folder: ResultsFolder, name: ShardName, columns: Collection[str] = ()) -> Shard:
-    """Read and check some or all columns of a shard; a damaged shard is moved aside.
+def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes, columns: Collection[str] = ()) -> Shard:
+    """Decode and check some or all columns of a shard; a damaged shard is moved aside.
 
     Raises:
         ShardDamagedError: the shard is damaged.
     """
-    return decode_shard(folder, name, folder.read(name), columns)
-
-
-def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes, columns: Collection[str] = ()) -> Shard:
-    """Decode and check the content of a shard; raise the same error as `read_shard`."""
     try:
         shard = decode(content, columns)
     except ValueError as error:
@@ -68,7 +72,7 @@ def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard:
 
 
 class KeyRows:
-    """Reads the results of one key from a listing of shards; can be pickled, so that another process reads them.
+    """Reads the results of one key from a listing of shards; can be pickled, so that another process can read them.
 
     Args:
         folder: the results folder.
@@ -99,12 +103,12 @@ class KeyRows:
         self._pixels: dict[float, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Most of the names belong to other keys. Without them, names have other rows.
+        # Names of other keys are left out. This changes the row numbers, so `_rows_of_network` is left out, too.
         state = vars(self) | {"_folder": self._folder.root, "_names": self._names[find_rows(self.key, self._names)[1]]}
         return {name: value for name, value in state.items() if name != "_rows_of_network"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"_folder": ResultsFolder.open(state["_folder"])})
+        vars(self).update(state | {"_folder": _open_folder(state["_folder"])})
 
     @cached_property
     def _rows_of_network(self) -> dict[int, list[int]]:
@@ -121,8 +125,11 @@ class KeyRows:
             IncompleteError: a part is missing, or files were computed from different corrupted images.
             ShardDamagedError: a shard is damaged.
         """
-        for network in self._networks:
-            yield self.key.unit(network), self.read(network, self._columns)
+        files = ((network, *self._read_files(network, self.key.strengths)) for network in self._networks)
+        # Reading several small files before decoding them takes less time than reading and decoding in turn.
+        for bundle in _bundle(files, lambda item: sum(map(len, item[2].values())), READ_AHEAD_BYTES):
+            for network, chosen, contents in bundle:
+                yield self.key.unit(network), self._decode(network, chosen, contents, self._columns)
 
     def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
         """Return some or all columns and strengths of a network's unit.
@@ -133,34 +140,42 @@ class KeyRows:
         """
         if {*columns} - {*self.key.columns}:  # a file without them is not damaged
             raise ValueError(f"Reading results failed: {self.key.key} has columns {self.key.columns}, not {columns}.")
-        try:
-            return self._read_listed(network, columns or self.key.columns, strengths or self.key.strengths)
-        except FileNotFoundError as error:  # another process has moved a damaged file aside since the listing
-            vanished = error.filename or "a file"
-            raise IncompleteError(
-                f"Reading results failed for {self.key.unit(network).label}: {vanished} has vanished since the results "
-                "were listed. Run the same command again; if it fails again, run the sweep."
-            ) from error
+        return self._decode(network, *self._read_files(network, strengths or self.key.strengths), columns)
 
-    def _read_listed(self, network: int, columns: Collection[str], strengths: Collection[float]) -> UnitRows:
+    def _read_files(self, network: int, strengths: Collection[float]) -> tuple[ChosenFiles, dict[ShardName, bytes]]:
+        """Return the file of each strength of each slice, and the contents of the files."""
         key, files = self.key, self._choose_files(network)
-        slices = range(int(key.n_slices[network]))
-        wanted = {(index, strength) for index in slices for strength in strengths}
-        if wanted - files.keys():
-            index, strength = min(wanted - files.keys())
+        wanted = [(index, strength) for strength in strengths for index in range(int(key.n_slices[network]))]
+        if not files.keys() >= {*wanted}:
+            index, strength = min({*wanted} - files.keys())
             raise IncompleteError(
                 f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
                 "missing. Run the sweep again."
             )
+        chosen = {part: files[part] for part in wanted}
+        try:
+            return chosen, {name: self._folder.read(name) for name in dict.fromkeys(chosen.values())}
+        except FileNotFoundError as error:  # another process has moved a damaged file aside since the listing
+            vanished = error.filename or "a file"
+            raise IncompleteError(
+                f"Reading results failed for {key.unit(network).label}: {vanished} has vanished since the results "
+                "were listed. Run the same command again; if it fails again, run the sweep."
+            ) from error
+
+    def _decode(
+        self, network: int, chosen: ChosenFiles, contents: Mapping[ShardName, bytes], columns: Collection[str]
+    ) -> UnitRows:
+        """Decode files, and merge the columns of slices."""
+        key, n_slices, columns = self.key, int(self.key.n_slices[network]), columns or self.key.columns
         # To merge the means of slices, counts are required; to merge accuracies, only the numbers of images.
-        needs_counts = len(slices) > 1 and {*columns} != {"accuracy"}
+        needs_counts = n_slices > 1 and {*columns} != {"accuracy"}
         counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if needs_counts else set()
-        shards = {name: self._read_file(name, {*columns, *counts}) for name in {files[part] for part in wanted}}
+        shards = {name: self._decode_file(name, content, {*columns, *counts}) for name, content in contents.items()}
+        slices: dict[float, list[Shard]] = {}
+        for (_, strength), name in chosen.items():
+            slices.setdefault(strength, []).append(shards[name])
         label = key.unit(network).label
-        return {
-            strength: _merge([shards[files[index, strength]] for index in slices], strength, columns, label)
-            for strength in strengths
-        }
+        return {strength: _merge(shards, strength, columns, label) for strength, shards in slices.items()}
 
     def _choose_files(self, network: int) -> dict[tuple[int, float], ShardName]:
         """Return the file that provides each strength of each slice; if there are several, the first by name."""
@@ -172,8 +187,8 @@ class KeyRows:
                     chosen.setdefault((name.slice, strength), name)
         return chosen
 
-    def _read_file(self, name: ShardName, columns: Collection[str]) -> Shard:
-        shard = read_shard(self._folder, name, columns)
+    def _decode_file(self, name: ShardName, content: bytes, columns: Collection[str]) -> Shard:
+        shard = decode_shard(self._folder, name, content, columns)
         self.provenances.add(tuple(sorted(shard.provenance.items())))
         check_images(self._folder, self.key, name, shard)
         for severity, pixels in shard.pixels.items():
@@ -185,6 +200,12 @@ class KeyRows:
                     f"List such files with: robust201 verify {self._folder.root}"
                 )
         return shard
+
+
+@cache
+def _open_folder(root: Path) -> ResultsFolder:
+    """Return the folder with the indexes of its packs, which a process reads once for all keys."""
+    return ResultsFolder.open(root)
 
 
 def _merge(slices: Sequence[Shard], strength: float, columns: Collection[str], name: str) -> Values:
@@ -216,16 +237,25 @@ class RowBatch:
 
 def iter_batches(rows: Iterable[tuple[Unit, UnitRows]], min_bytes: int) -> Iterator[RowBatch]:
     """Yield the units' columns in batches, all but the last of at least `min_bytes`."""
-    batch: list[tuple[Unit, UnitRows]] = []
+    yield from map(make_batch, _bundle(rows, _bytes_of_row, min_bytes))
+
+
+def _bytes_of_row(row: tuple[Unit, UnitRows]) -> int:
+    return sum(array.nbytes for values in row[1].values() for array in values.values())
+
+
+def _bundle(items: Iterable[T], bytes_of: Callable[[T], int], min_bytes: int) -> Iterator[list[T]]:
+    """Yield items in lists, all but the last of at least `min_bytes`."""
+    bundle: list[T] = []
     n_bytes = 0
-    for unit, columns in rows:
-        batch.append((unit, columns))
-        n_bytes += sum(array.nbytes for values in columns.values() for array in values.values())
+    for item in items:
+        bundle.append(item)
+        n_bytes += bytes_of(item)
         if n_bytes >= min_bytes:
-            yield make_batch(batch)
-            batch, n_bytes = [], 0
-    if batch:
-        yield make_batch(batch)
+            yield bundle
+            bundle, n_bytes = [], 0
+    if bundle:
+        yield bundle
 
 
 def make_batch(rows: Sequence[tuple[Unit, UnitRows]]) -> RowBatch:

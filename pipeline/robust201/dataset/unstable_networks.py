@@ -16,7 +16,7 @@ from robust201.sweep.plan import Plan, make_plan, open_results
 
 
 class UnstableNetwork(NamedTuple):
-    """An unstable network, and the report of a worker."""
+    """Label of an unstable network, and the failure that a worker reported."""
 
     label: str
     failure: str
@@ -35,7 +35,7 @@ def read_unstable_networks(results: Path) -> Unstable:
 
 
 def find_unstable_networks(plan: Plan, states: Sequence[KeyState], results: Path) -> Unstable:
-    """Return the unstable networks of a compared plan."""
+    """Return the unstable networks of a plan, given its stored evaluations."""
     failures = _read_failures(results)
     has_results = {
         (state.key.dataset, state.key.networks[row])
@@ -65,7 +65,7 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
     listing = folder.list()
     if not _read_failures(folder.root):
         return listing
-    plan = make_plan(plan.config, plan.facts, folder.slices)  # includes keys that the given plan leaves out
+    plan = make_plan(plan.config, plan.facts, folder.slices)  # with all keys, which `plan` may lack
     unstable = find_unstable_networks(plan, compare(plan, listing, folder.read_tuple).keys, folder.root)
     for network in unstable.values():
         message = (
@@ -83,5 +83,5 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
 
 
 def _read_failures(results: Path) -> dict[str, str]:
-    """Return the reports of workers about unstable networks, by unit id."""
+    """Return the failures that workers reported for unstable networks, by unit id."""
     return {event["unit"]: str(event["failure"]) for event in read_failures(results) if event.get(UNSTABLE)}

@@ -97,9 +97,9 @@ def check_content(file: Path, content: Any, schema: type[BaseModel]) -> None:
         schema.model_validate(content)
     except ValidationError as error:
         fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"]))
+        field = ".".join(map(str, fault["loc"]))
         raise ResultsError(
-            f"Opening a dataset failed for {file}: its field {place} is wrong ({fault['msg']}). Export or download the "
+            f"Opening a dataset failed for {file}: its field {field} is wrong ({fault['msg']}). Export or download the "
             "dataset again."
         ) from error
 

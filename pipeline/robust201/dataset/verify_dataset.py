@@ -79,7 +79,7 @@ def verify_dataset(
         on_progress: called after each key with the number of checked keys and the total number of keys.
 
     Raises:
-        ResultsError: the folder has no results, or its listing is not a regular file.
+        ResultsError: the folder has no results, or its listing is invalid or cannot be read.
     """
     problems: list[str] = []
     remarks: list[str] = []

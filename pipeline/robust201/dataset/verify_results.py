@@ -39,7 +39,7 @@ class Verdict:
     Attributes:
         findings: faults, and missing parts.
         export_problems: messages about faults in the files of the export.
-        n_files: number of result files and shards in packs.
+        n_files: number of shards, each of them a file or in a pack.
         n_evaluations: number of complete evaluations.
         n_planned: number of evaluations in the plan.
         n_exported: number of files that the export lists; None if no export was checked.
@@ -97,7 +97,7 @@ def verify_results(
         results: the results folder.
         export: folder of the export to compare with the results, file by file.
         attack_flags: whether to search the accuracies for signs of weak attacks.
-        on_progress: called after each file with (files checked, files in total).
+        on_progress: called after each file with the number of checked files and the total number of files.
 
     Raises:
         InputError: the folder does not exist, or it has no plan.

@@ -1,1 +1,1 @@
-"""Evaluation of one network on one part of the images: measurements and their sums, user-defined tasks."""
+"""Evaluation of one network on some images: tasks, user-defined functions, measurements, and signs of weak attacks."""

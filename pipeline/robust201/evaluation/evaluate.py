@@ -81,7 +81,7 @@ def evaluate_part(
         resident_images: copy of `images` on the classifier's device; None to make one.
         on_stage: see `Request`.
         on_passes: see `Watch`.
-        saved_stages: where the progress of an ensemble is saved after each of its attacks, and read at the beginning.
+        saved_stages: where the progress of an ensemble is saved between its attacks, and read at the beginning.
 
     Yields:
         One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
@@ -186,7 +186,7 @@ def _make_accumulators(
 def _resume(
     context: Context, request: Request, accumulators: Sequence[Accumulator], saved_stages: SavedStages, *, label: str
 ) -> Request:
-    """Return a request that continues at the saved stage and saves later stages; restore the totals of earlier ones."""
+    """Return a request that continues at the saved stage and saves later ones; restore the accumulators' totals."""
     totals = {
         f"{name} {number}": total
         for number, accumulator in enumerate(accumulators)
@@ -194,7 +194,7 @@ def _resume(
     }
 
     def save(progress: StageProgress) -> None:
-        check_again(context.classifier, name=label)  # a resumed evaluation may not notice what changed before
+        check_again(context.classifier, name=label)  # after a resume, an earlier change of the network goes unnoticed
         saved_stages.save(progress._asdict() | {name: total.cpu().numpy() for name, total in totals.items()})
 
     saved = saved_stages.load([*StageProgress._fields, *totals])

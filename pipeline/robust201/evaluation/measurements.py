@@ -3,7 +3,7 @@
 Confidences and other values per image are added as integers of `FRACTION_BITS` bits, so the sum depends neither on the
 order of images nor on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the
 counts in `cm`, the confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up
-to 2**53 exactly. The margin covers the rounding of the mean and of its product with the count.
+to 2**53 exactly, which leaves a margin for the rounding of the mean and of its product with the count.
 
 Torch is imported only where values are computed on a device; shards and exports need only checks and merging.
 """
@@ -138,7 +138,7 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     """Merge the measurements of the parts of a unit, which is one network under one key.
 
     The result is byte-identical to an evaluation of the whole unit. Merging is associative; a single part is returned
-    unchanged. The parts are in the order of their image positions, and have the same columns.
+    unchanged. The parts must be in the order of their image positions, and have the same columns.
 
     Raises:
         EvaluationError: there are no parts, they have different columns or classes, or too many images.
@@ -185,7 +185,7 @@ def _total_of(column: Column, array: NDArray[Any], cm: NDArray[np.int64]) -> NDA
 
 
 def _finalise(totals: Mapping[str, NDArray[np.int64]], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns with these types, computed from the totals."""
+    """Compute columns from the totals; `dtypes` are the types of the columns by name."""
     cm = count_matrix(totals)
     values: dict[str, NDArray[Any]] = {}
     for name, dtype in dtypes.items():
@@ -302,7 +302,7 @@ def _column_failure(column: Column, array: NDArray[Any], cm: NDArray[np.int64], 
     if column.is_exact:
         # Without a confusion matrix, the counts of single classes are unknown.
         is_counted = None if COUNTS not in values and name == PREDICTIONS else column.is_counted
-        return f"{name} to match cm, got others" if is_counted is not None and not is_counted(array, cm) else None
+        return f"{name} to match cm, got a mismatch" if is_counted is not None and not is_counted(array, cm) else None
     if (array < 0).any() or (array > column.largest).any():
         return f"{name} in [0, {column.largest:g}], got [{np.nanmin(array)}, {np.nanmax(array)}]"
     with np.errstate(invalid="ignore"):  # casting NaN to integers

@@ -53,10 +53,10 @@ def call_attack(
 def count_passes(
     attack: Callable[..., object], function_parameters: Mapping[str, Any], context: Context, request: Request
 ) -> float:
-    """Count the passes of an attack (see `call_attack`) on a request's images at its first strength, at most one batch.
+    """Count the passes of an attack (see `call_attack`) on the first batch of a request, at its first strength.
 
     Returns:
-        Passes per image as `Watch` counts them, at least 1; 1 if the function fails, which its evaluation reports.
+        Passes per image as `Watch` counts them, at least 1; 1 if the function fails (its evaluation reports the error).
     """
     counts: list[int] = []
     watch = Watch(context.classifier.device, counts.append)

@@ -22,7 +22,7 @@ class UserTask(Task):
     function_parameters: Mapping[str, Any] = field(hash=False)
 
     def located(self, path: Path, sha256: str) -> "UserTask":
-        """Return the task with another path of the function's file, and the hash that the file must have."""
+        """Return the task with a new path for the function's file, and the hash that this file must have."""
         return replace(self, function=self.function.located(path, sha256))
 
     def uses_runner(self, engine: str) -> bool:

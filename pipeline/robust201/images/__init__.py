@@ -16,7 +16,7 @@ __all__ = ["DATASETS", "DatasetSpec", "Resize", "Split", "check_selection", "dat
 
 
 def __getattr__(name: str) -> Any:
-    # Evaluations of a user's arrays need no loaders, so they are imported on first use.
+    # The loaders are imported on first use, because evaluations of a user's arrays do not need them.
     if name == "load_images":
         from robust201.images.loading import load_images
 

@@ -31,7 +31,7 @@ def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None
 def as_labels(source: Path | str, labels: NDArray[Any], n_images: int) -> NDArray[np.int64]:
     """Convert labels (N,) or (N, 1) of any integer type, one per image, to (N,) int64."""
     if labels.dtype.kind not in "iu" or labels.shape not in {(n_images,), (n_images, 1)}:
-        is_one_hot = labels.ndim == 2 and labels.shape[1] > 1  # the argmax of a single column would be class 0
+        is_one_hot = labels.ndim == 2 and labels.shape[1] > 1  # the argmax of a single column is always 0
         raise DatasetError(
             f"Reading labels failed for {source}: expected {n_images:,} integers, one per image, got {labels.dtype} of "
             f"shape {labels.shape}. Use the class number of each image, such as "

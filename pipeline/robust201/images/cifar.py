@@ -60,7 +60,7 @@ PYTHON = {
 
 
 def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Return the folder of the files: the official folder below `root`, or `root` if it has the split; else None."""
+    """Return the folder of the files: the official folder below `root`, or `root` if it has the split's first file."""
     layout = layouts[spec.name]
     official_folder = root / registry.find_download(layout.download).folder
     if official_folder.is_dir():

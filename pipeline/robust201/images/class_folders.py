@@ -130,7 +130,7 @@ def _iter_images(folder: Path) -> Iterator[Path]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield a folder and its subfolders with their files; links are followed, except to a folder that contains them."""
+    """Yield a folder and its subfolders with their files, following links that do not lead to a containing folder."""
     for parent, subfolders, file_names in os.walk(folder, followlinks=True):
         containing = {os.path.realpath(outer) for outer in (Path(parent), *Path(parent).parents)}
         subfolders[:] = [name for name in subfolders if os.path.realpath(Path(parent, name)) not in containing]

@@ -81,7 +81,7 @@ class CorruptedStore:
         return self._digests[key, *severities]
 
     def identity(self, key: str) -> dict[str, Any]:
-        """Return the protocol fields (JSON) that identify published pixels of a corruption (see `digest`)."""
+        """Return the protocol fields (JSON) that identify a corruption's published pixels by their `digest`."""
         return {"source": self.source, "sha256": self.digest(key)}
 
     def check(self, key: str) -> None:
@@ -157,22 +157,22 @@ def open_published(
     return store
 
 
-def write_clean_set(made: ArrayFolder, images: ImageSet) -> None:
+def write_clean_set(output: ArrayFolder, images: ImageSet) -> None:
     """Begin a folder of corruptions with the labels and rows of the clean images, or check an existing one.
 
     Raises:
         DatasetError: the folder has corruptions of other images, or published ones.
     """
-    if not made.exists and any(made.folder.glob("*.npy")):
+    if not output.exists and any(output.folder.glob("*.npy")):
         raise DatasetError(
-            f"Generating corruptions failed for {made.folder}: the folder contains .npy files that robust201 did not "
-            "make, and that may be published. Choose another folder."
+            f"Generating corruptions failed for {output.folder}: the folder contains .npy files that robust201 did not "
+            "make; they may be published files. Choose another folder."
         )
     recipe: Recipe = {"dataset": images.dataset, "images_sha256": images.sha256}
     labels = images.labels.astype("uint8" if images.n_classes <= 256 else "uint16")  # published labels are uint8
     for name, array in ((LABELS, np.tile(labels, N_SEVERITIES)), (INDICES, images.indices)):
-        if not made.is_complete(name, recipe):
-            made.write(name, array, recipe=recipe)
+        if not output.is_complete(name, recipe):
+            output.write(name, array, recipe=recipe)
 
 
 def _check_labels(folder: Path, images: ImageSet, n_images: int) -> None:

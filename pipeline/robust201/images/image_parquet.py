@@ -70,7 +70,7 @@ def _read_columns(path: Path) -> tuple[Any, NDArray[np.int64]]:
             row = int(is_null.argmax())
             raise DatasetError(
                 f"Reading images failed for {path}: column {name!r} has no value in row {row} "
-                f"({int(is_null.sum()):,} such rows), but {one_line(column[row].as_py(), 80)}. Write the bytes of all "
+                f"({int(is_null.sum()):,} such rows), got {one_line(column[row].as_py(), 80)}. Write the bytes of all "
                 "images and all labels into the file, or use a folder of images per class."
             )
     return images, np.asarray(labels.to_numpy(), np.int64)

@@ -80,8 +80,8 @@ def load_images(
     contain. `count` selects a class-stratified subset (see `select`); of class folders, only this subset is decoded.
 
     `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
-    parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and image
-    counts, if the form has them.
+    parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks those of the checksums, sizes and image
+    counts that are published for the files.
 
     Returns:
         Images (N, C, H, W) uint8, C-contiguous; `indices` are their positions in the full split.

@@ -1,4 +1,4 @@
-"""Selections of images: class-stratified subsets, and files of positions such as `robust201.sampling` writes."""
+"""Selections of images: class-stratified subsets, and images whose positions are listed in a file."""
 
 from dataclasses import replace
 from pathlib import Path

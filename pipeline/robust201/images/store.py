@@ -1,7 +1,7 @@
 """The store of images that robust201 makes: a folder of `.npy` arrays, and `made.json` with the recipe of each array.
 
 `made.json` is ``{"arrays": {<name>: {"sha256": …, "recipe": …, "info": …}}}``, where `sha256` is the hash of
-`<name>.npy`. A recipe contains everything that determines the array; `info` contains facts about it. Both are JSON.
+`<name>.npy`. A recipe contains everything that determines the array; `info` has other properties of it. Both are JSON.
 An array is complete once `made.json` lists it, so an interrupted computation resumes with the missing arrays.
 """
 
@@ -45,7 +45,7 @@ class _Manifest(BaseModel):
 
 
 class ArrayFolder:
-    """Arrays and `made.json` in a folder. Writing the first array creates it. Only one process at a time may write."""
+    """A folder of arrays with `made.json`, which the first `write` creates. Only one process at a time may write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -14,7 +14,7 @@ _ROUNDING_TOLERANCE = 1e-3
 k / 255 in float32 is far smaller."""
 
 _CLIPPED_EXCESS = 1e-5
-"""Maximum distance of floats from [0, 1] that counts as rounding, for example of a bicubic filter's result."""
+"""Maximum distance of floats from [0, 1] that counts as a rounding error, for example of a bicubic filter."""
 
 _PIXEL_TYPES = "uint8, or float32 or float64 in [0, 1]"
 

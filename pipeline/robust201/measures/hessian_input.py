@@ -1,7 +1,7 @@
 """Largest eigenvalue of the loss's Hessian with respect to the input, per image or per batch.
 
-Source: Jung, Lukasik and Keuper (ICLR 2023, section 4.1), whose text describes this Hessian
-(docs/protocol/measures.md).
+Source: the text of Jung, Lukasik and Keuper (ICLR 2023, section 4.1). The code that they cite computes the Hessian of
+`hessian_weights` (docs/protocol/measures.md).
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ def measure(context: Context, parameters: InputHessianParameters, request: Reque
 
     `largest`: mean over images of the largest eigenvalue of the Hessian of an image's cross-entropy; `largest_sd`:
     standard deviation of these eigenvalues over images. `batch_largest`: mean over batches of the largest eigenvalue of
-    the Hessian of the batch's summed cross-entropy with respect to all its images, which in evaluation mode is the
-    maximum over the images; `batch_largest_sd`: standard deviation over batches.
+    the Hessian of the batch's summed cross-entropy with respect to all its images. In evaluation mode, a batch's
+    eigenvalue is the maximum over its images. `batch_largest_sd`: standard deviation over batches.
     """
     columns = parameters.selected_columns
     n_images = len(request.images)

@@ -28,7 +28,7 @@ def largest_eigenvalues(
     Args:
         apply: (B, D) float32 → (B, D); operator b is applied to row b.
         start: (B, D) float64, non-zero starting directions.
-        steps: maximum number of applications.
+        steps: maximum number of calls of `apply`.
         tolerance: residual at which to stop, relative to the largest absolute Ritz value.
         name: name of the evaluation, for messages.
 

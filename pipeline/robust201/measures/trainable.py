@@ -1,4 +1,4 @@
-"""Copies of networks that measures can differentiate, and functions for their inputs, batches and gradients."""
+"""Helpers for measures with derivatives: differentiable copies of networks, normalisation, batches and gradients."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ image for the published networks."""
 
 
 def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
-    """Return a trainable float32 copy of a network, without the classifier's normalisation, in the given mode.
+    """Return a float32 copy of a network with trainable weights, without the classifier's normalisation, in a mode.
 
     Passes do not change the copy's state. In training mode the copy behaves as after ``train()``, except that BatchNorm
     does not update its running statistics, which do not affect results in this mode.
@@ -37,7 +37,7 @@ def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
 
 
 def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) -> list[slice]:
-    """Split images into batches of equal size. If there are fewer images than in a batch, they form one batch.
+    """Split images into batches of `parameters.batch` images. If there are fewer images, they form one batch.
 
     Raises:
         EvaluationError: the last batch would be smaller.

@@ -16,7 +16,7 @@ CPU_SAMPLES = 64
 fixed cost of a call, but few enough that activations stay in the cache (docs/internals/engine.md)."""
 
 SIZES = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
-"""Batch sizes on a GPU. Smaller batches are padded to these sizes. There are few sizes, because the size affects the
+"""Batch sizes on a GPU. Other batches are padded to these sizes. There are few sizes, because the size affects the
 choice of kernels, and therefore the last bit of a logit. Few sizes also let equal devices choose equal sizes, although
 their free memory differs slightly."""
 
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
 
 
 class BatchSizes:
-    """Numbers of samples that a network computes at once; one object per network and device.
+    """Numbers of samples that a network processes at once; there is one object per network and device.
 
     Args:
         maxima: maximum numbers of samples per pass; None for no maximum.
@@ -140,13 +140,13 @@ class BatchSizes:
 
 
 def halve_all(*all_sizes: BatchSizes) -> int | None:
-    """Halve the batches of several forms of a network; return the largest new limit, or None if none can be halved."""
+    """Halve each distinct `BatchSizes` of a network; return the largest new limit, or None if none can be halved."""
     halved = [sizes for sizes in {id(sizes): sizes for sizes in all_sizes}.values() if sizes.halve()]
     return max((sizes.limit for sizes in halved if sizes.limit is not None), default=None)
 
 
 def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
-    """Split samples into batches of a few sizes, with little padding.
+    """Split samples into batches of the given sizes, with little padding.
 
     Full batches of the largest size come first. If the remaining samples fill three quarters of the smallest sufficient
     size, they form one batch of this size. Otherwise, a batch of the largest size that they fill comes next, and so on.

@@ -148,8 +148,8 @@ def free_cached_memory(device: torch.device) -> None:
 
 
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "unable to find an engine")
-"""Messages of RuntimeErrors raised by torch's CPU allocator, the CUDA runtime, cuBLAS and cuDNN. The last one means
-that no cuDNN execution plan had enough workspace."""
+"""Parts of the messages of RuntimeErrors raised by torch's CPU allocator, the CUDA runtime, cuBLAS and cuDNN. The last
+one means that no cuDNN execution plan had enough workspace."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -228,7 +228,7 @@ def _allows_cudnn_tf32() -> bool:
     """Return cuDNN's older setting. The newer settings must not request TF32 at this time."""
     try:
         return torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # the settings disagree
+    except RuntimeError:  # it disagrees with the newer settings, so it allows TF32
         return True
 
 

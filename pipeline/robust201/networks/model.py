@@ -119,7 +119,7 @@ class WindowSearch(Protocol):
 
 @runtime_checkable
 class WindowModel(Protocol):
-    """`Model` that need not recompute full images if only a window changes."""
+    """`Model` that can recompute only the affected activations if one window of the images changes."""
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
         """Start a search (see `WindowSearch`).
@@ -129,7 +129,7 @@ class WindowModel(Protocol):
             sides: side length of the window in each of the following queries.
 
         Returns:
-            The search; None if `Model.logits` is as fast.
+            The search; None if `Model.logits` of the full images is as fast.
         """
         ...
 

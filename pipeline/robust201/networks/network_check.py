@@ -94,8 +94,8 @@ def check_network(
         The number of classes, and notices that the network's accuracies are doubtful.
 
     Raises:
-        NetworkError: the network fails on these images, or its outputs are not (B, C), not finite, not repeatable or
-            dependent on other images; or it changes its parameters or buffers.
+        NetworkError: the network fails on these images or changes its parameters or buffers, or its outputs are not of
+            shape (B, C), contain NaN or infinity, are not repeatable, or depend on other images.
 
     Warns:
         RobustWarning: the outputs are probabilities, or have other bounds that many images reach.
@@ -110,7 +110,7 @@ def check_network(
     _check_finite(logits, images, message_start)
     if not randomised:
         repeated_logits = _compute_logits(classifier, pixels, n_classes, message_start)
-        if not _differ_by_rounding(repeated_logits, logits, _REPEAT_TOLERANCE):
+        if not _differ_only_by_rounding(repeated_logits, logits, _REPEAT_TOLERANCE):
             # Failures are grouped by message, so the message does not contain the difference.
             raise UnstableInputError(
                 f"{message_start}: a second pass with the same images returned different logits. Disable dropout and "
@@ -146,7 +146,7 @@ def check_again(classifier: Classifier, *, name: str) -> None:
         return
     pixels, logits = classifier.checked
     message_start = f"Checking the network failed for {name}"
-    if not _differ_by_rounding(
+    if not _differ_only_by_rounding(
         _compute_logits(classifier, pixels, logits.shape[1], message_start), logits, _REPEAT_TOLERANCE
     ):
         raise UnstableNetworkError(
@@ -199,9 +199,9 @@ def _check_finite(logits: torch.Tensor, images: CheckedImages, message_start: st
         )
 
 
-def _differ_by_rounding(logits: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    """Return whether logits (B, C) equal others, up to a tolerance relative to each logit and to typical logits."""
-    # Neither masked classes, with logits such as -1e9, nor a few large logits may hide differences of other logits.
+def _differ_only_by_rounding(logits: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    """Return whether logits (B, C) equal `expected` up to a tolerance, relative to each logit and to typical logits."""
+    # Neither the logits of masked classes, such as -1e9, nor a few large logits may hide differences of other logits.
     # Most masked classes are constant, and none is among an image's two most probable classes.
     magnitudes = expected.abs()
     is_varying = expected.amax(dim=0) > expected.amin(dim=0)
@@ -232,7 +232,7 @@ def _check_independence(
         if len(rows) > 1:
             batch_logits = _compute_logits(classifier, pool[rows], logits.shape[1], message_start)
         is_compared = rows < len(pixels)
-        if not _differ_by_rounding(batch_logits[is_compared], logits[rows[is_compared]], tolerance):
+        if not _differ_only_by_rounding(batch_logits[is_compared], logits[rows[is_compared]], tolerance):
             raise UnstableInputError(
                 f"{message_start}: the logits of an image are different if it is evaluated "
                 f"{'alone' if len(rows) == 1 else 'among other images'}, so the accuracy depends on how images are "

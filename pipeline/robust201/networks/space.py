@@ -124,7 +124,7 @@ class Space(ABC):
         return None
 
     def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
-        """Return the names of a selection. There is at least one."""
+        """Return the names of a selection; a `ConfigError` rejects an empty one."""
         if isinstance(selection, str):
             selection = [name.strip() for name in selection.split(",") if name.strip()]
         if not selection:

@@ -1,4 +1,4 @@
-"""Architecture spaces: names, costs and networks of architectures, and metadata for result files."""
+"""The table of architecture spaces, and functions that find a space or an architecture by name."""
 
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import ArchitectureId

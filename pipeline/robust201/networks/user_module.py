@@ -139,7 +139,7 @@ def _check_module(model: nn.Module) -> None:
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
-    """Return the floating-point dtype of all parameters; float32 if there is more than one dtype or none."""
+    """Return the floating-point dtype of all parameters; float32 if there are several dtypes or no such parameters."""
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 

@@ -1,7 +1,7 @@
 """Detection of NaN and infinity in the logits and gradients that a network returns to an attack.
 
-An attack cannot follow such a gradient: the sign of NaN is 0, and a step of length NaN is undone or clipped. The image
-would stay where it is, and the network would look robust. A `Watch` therefore counts such results on the device,
+An attack cannot follow a gradient with NaN: the sign of NaN is 0, and a step of length NaN is undone or clipped. The
+image would stay where it is, and the network would look robust. A `Watch` therefore counts such results on the device,
 without waiting for it, while `WatchedModel` and `Classifier` pass them on unchanged.
 """
 
@@ -143,12 +143,13 @@ class Watch:
         )
         faulty_numbers = numbers[is_fault.cpu().numpy()].tolist()
         if faulty_numbers:
-            place = name_images(faulty_numbers)
+            location = name_images(faulty_numbers)
         else:
             distances = (images - first_image).flatten(1).norm(dim=1)
-            place = f"a perturbed image (nearest original: {name_images([int(numbers[int(distances.argmin())])])})"
+            nearest = name_images([int(numbers[int(distances.argmin())])])
+            location = f"a perturbed image (nearest original: {nearest})"
         return (
-            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {place}. "
+            f"the network's {'gradient is' if is_in_gradient else 'logits are'} NaN or infinite for {location}. "
             f"{NOT_FINITE_ADVICE}"
         )
 

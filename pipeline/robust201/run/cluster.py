@@ -52,9 +52,9 @@ class Lost(NamedTuple):
 
 
 class _Actor:
-    """Ray actor with a worker. The worker starts in a call, so that Ray reports an error like one of any other call.
+    """Ray actor with a worker. The worker starts in a call, so that its errors are reported like those of other calls.
 
-    `stop` has a concurrency group of its own, so that it can be called during `compute`.
+    `stop` has its own concurrency group, so that it can be called during `compute`.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class _Actor:
 
 @dataclass
 class _Slot(Generic[PartT]):
-    """An actor and its calls: the start (without a part), or the parts in its queue."""
+    """An actor and its pending calls: its start (with None), or the computations of parts (with the parts)."""
 
     actor: Any
     calls: deque[tuple[Any, PartT | None]]
@@ -163,7 +163,7 @@ class Cluster(Generic[PartT]):
         return _Slot(actor, deque([(actor.start.remote(self.start_worker, str(Path.cwd())), None)]))
 
     def fill(self, take: Callable[[Hashable], PartT | None]) -> None:
-        """Give parts to workers with room, the emptiest first; `take` returns the next part for a loaded network."""
+        """Give parts to workers with room, shortest queue first; `take` returns the next part for a loaded network."""
         for slot in sorted(self._slots, key=lambda slot: len(slot.calls)):
             while slot.has_room() and (part := take(slot.network)) is not None:
                 slot.submit(part)
@@ -195,8 +195,8 @@ class Cluster(Generic[PartT]):
 
     def _check_node(self) -> None:
         """Check that this process's raylet is alive; without it, workers would start forever."""
-        own_node = ray.get_runtime_context().get_node_id()
-        if not any(node["Alive"] for node in ray.nodes() if node["NodeID"] == own_node):
+        driver_node = ray.get_runtime_context().get_node_id()
+        if not any(node["Alive"] for node in ray.nodes() if node["NodeID"] == driver_node):
             raise _lost_error(RuntimeError("the raylet of the driver is dead"))
 
     def _receive(self, slot: _Slot[PartT]) -> Finished | Lost | None:
@@ -218,13 +218,13 @@ class Cluster(Generic[PartT]):
     def _replace(self, slot: _Slot[PartT], error: RayError) -> Lost:
         is_unreachable = isinstance(error, ActorUnavailableError) and self.execution.ray_address is not None
         preempted = bool(getattr(error, "preempted", False)) or _NODE_DEATH_TEXT in str(error) or is_unreachable
-        ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy its GPU
+        ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy a GPU
         self._slots[self._slots.index(slot)] = self._start_slot()
         reason = one_line(getattr(error, "cause", None) or error)
         return Lost([part for _, part in slot.calls if part is not None], preempted, reason)
 
     def stop(self) -> None:
-        """Ask all workers to end their parts early."""
+        """Ask all workers to end their parts early, if the parts allow it."""
         for slot in self._slots:
             slot.actor.stop.options(concurrency_group="control").remote()
 

@@ -1,8 +1,8 @@
-"""The driver of a run: counts outcomes and drains, while an executor distributes the parts to workers.
+"""The driver of a run: it counts outcomes, while an executor distributes the parts to workers.
 
 Each executor is a module ``executor_NAME.py`` of this folder; NAME is the value of `execution.executor` in a YAML. Its
 function ``execute(run, events, drain)`` takes parts from the queue of the run and finishes them, until the queue is
-empty, or until draining is requested and the parts in progress have ended.
+empty, or until a signal requests draining (no new parts begin) and the parts in progress have ended.
 """
 
 import signal
@@ -21,7 +21,7 @@ from robust201.run.work import OnProgress, Outcome, PartT, Say, Tally, Work
 from robust201.store.events import Events
 
 REPEAT_SECONDS = 1.0
-"""Time within which a repeated signal is ignored, because `ray job stop` and `scancel` signal a guard and its child."""
+"""Time in which a repeated signal is ignored; `ray job stop` and `scancel` signal both a guard and its child."""
 
 
 def run_work(work: Work[PartT], say: Say, on_progress: OnProgress = lambda _tally, _seconds_left: None) -> Tally:
@@ -72,7 +72,7 @@ class Drain:
 
 
 class DeadlineError(BaseException):
-    """Draining took too long, so the part in progress is abandoned. Users' `except Exception` does not catch it."""
+    """Draining took too long, so the part in progress is abandoned. `except Exception` in user code misses it."""
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def draining(say: Say) -> Iterator[Drain]:
 
 @dataclass
 class Run(Generic[PartT]):
-    """A run in progress: distributes parts, counts outcomes, and shows them to the user, each notice once."""
+    """A run in progress: its queue of parts, its counted outcomes, and its output. Each notice is shown once."""
 
     work: Work[PartT]
     queue: PartQueue[PartT]
@@ -127,7 +127,7 @@ class Run(Generic[PartT]):
             self.queue.block(part.network)
 
     def count(self, part: PartT, outcome: Outcome, n_workers: int) -> Sequence[PartT]:
-        """Count the outcome of a part, and return the parts that it makes ready to begin."""
+        """Count the outcome of a part, and return the parts that can begin now because of it."""
         following = self.work.finish(part, outcome)
         for notice in outcome.notices:
             if notice not in self._notices:

@@ -69,7 +69,7 @@ class RayExecution(Generic[PartT]):
             cluster.stop()
             self._is_stopped = True
         events = cluster.wait(WAIT_SECONDS)
-        self.attachment.end()  # what follows may wait for a file server or the user's terminal
+        self.attachment.end()  # the next calls may wait for a file server or the user's terminal
         for event in events:
             if isinstance(event, Finished):
                 self.run.finish(event.part, event.outcome, cluster.n_busy)
@@ -86,17 +86,17 @@ class RayExecution(Generic[PartT]):
 
     def _handle_loss(self, lost: "Lost", n_workers: int) -> None:
         """Queue the parts of a lost worker again, except parts whose results are already in the folder."""
-        parts = []
+        missing_parts = []
         for part in lost.parts:
             outcome = self.run.work.find_stored(part)
-            parts += [part] if outcome is None else []
+            missing_parts += [part] if outcome is None else []
             if outcome is not None:
                 self.run.finish(part, outcome, n_workers)
         self.run.tally.n_died += not lost.preempted
         self.run.tally.n_preempted += lost.preempted
-        for part in parts:
+        for part in missing_parts:
             self.events.write("worker_lost", **part.fields, reason=lost.reason, preempted=lost.preempted)
-        failed = self.run.queue.lose(parts, reason=lost.reason, preempted=lost.preempted)
+        failed = self.run.queue.lose(missing_parts, reason=lost.reason, preempted=lost.preempted)
         if failed is not None:
             failure = f"its worker died {self.run.work.execution.max_attempts} times ({lost.reason})"
             self.events.write("failed", **failed.fields, failure=failure)

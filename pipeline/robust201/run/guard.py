@@ -2,7 +2,7 @@
 
 If Ray's head or raylet dies, Ray ends the connected process, or blocks it in calls that no signal can interrupt.
 Therefore the connected process is a child. While it uses Ray, it sends heartbeats; a child that ends unexpectedly or
-is silent has lost Ray. Each process ends the session if the other is gone, so no process of a local Ray remains.
+is silent has lost Ray. Guard and child each end the session if the other is gone, so no process of a local Ray remains.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def guard(command: Sequence[str]) -> int:
     child = subprocess.Popen(command, env=variables, pass_fds=(child_life, child_beats), start_new_session=True)
     for descriptor in (child_beats, child_life):
         os.close(descriptor)
-    previous = {number: signal.signal(number, lambda given, _frame: child.send_signal(given)) for number in SIGNALS}
+    previous = {number: signal.signal(number, lambda sent, _frame: child.send_signal(sent)) for number in SIGNALS}
     try:
         is_hung = _watch(child.pid, beats)
     finally:
@@ -80,7 +80,7 @@ def _watch(pid: int, beats: int) -> bool:
         if select.select([beats], [], [], 0.2)[0]:
             message = os.read(beats, 4096)
             last_beat = None if not message or message.endswith(_END) else time.monotonic()
-            time.sleep(0 if message else 0.2)  # the child has closed the pipe and is about to end
+            time.sleep(0 if message else 0.2)  # no message: the child has closed the pipe and is about to end
         if last_beat is not None and time.monotonic() - last_beat > BEAT_LIMIT_SECONDS:
             return True
     return False
@@ -132,7 +132,7 @@ def _end_with_guard(life: int, folder: Path) -> None:
 
 
 def kill_session(leader: int, *, spared: int | None = None) -> None:
-    """Kill all processes of a session except one, and wait for up to ten seconds until they are gone."""
+    """Kill all processes of a session except `spared`, and wait for up to ten seconds until they are gone."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and (processes := session_processes(leader, spared)):
         for process in processes:
@@ -142,7 +142,7 @@ def kill_session(leader: int, *, spared: int | None = None) -> None:
 
 
 def session_processes(leader: int, spared: int | None = None) -> list[psutil.Process]:
-    """Return the processes of a session except one; processes that have ended do not count."""
+    """Return the processes of a session except `spared`; processes that have ended do not count."""
     processes = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.NoSuchProcess):

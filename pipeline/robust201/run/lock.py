@@ -1,7 +1,7 @@
 """The lock of a results folder, which keeps a second driver from computing the same parts.
 
-Two drivers would only waste time, so the lock is simple: a file that its holder renews. The file's age is measured by
-the file server's clock, so the clocks of hosts may differ.
+A second driver would only waste time, so the lock is simple: a file that its holder renews. The file's age is measured
+with the file server's clock, so the clocks of hosts may differ.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def hold_lock(results: Path) -> Iterator[None]:
 
 
 def _renew(path: Path, token: str, released: threading.Event) -> None:
-    """Renew the lock, unless another process took it while this one was suspended."""
+    """Renew the lock, unless another process took it while this process was suspended."""
     while not released.wait(RENEW_SECONDS):
         with contextlib.suppress(OSError):
             if _read(path).get("token") == token:

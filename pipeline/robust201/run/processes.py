@@ -1,4 +1,4 @@
-"""The processes that work in a folder, and what they are doing, from their last events."""
+"""Processes that work in a results folder, and the parts that they compute, read from their last events."""
 
 import contextlib
 import math
@@ -18,7 +18,7 @@ _WORKING = frozenset({"part_started", "micro_batch_halved", "epoch"})
 
 
 class RunningPart(NamedTuple):
-    """A part that a worker is computing, and the seconds since it began."""
+    """A part that a worker is computing, and the seconds since the worker began it."""
 
     part: str
     worker: str
@@ -60,7 +60,7 @@ class Process:
         return not (self.has_ended or self.is_replaced or self.is_active)
 
     def age(self, event: Event) -> float:
-        """Return the seconds since an event; times of this process's host are only compared with each other."""
+        """Return the seconds since an event. Times in events are of the host's clock; only differences are used."""
         return self.seconds + max(0.0, float(self.events[-1]["time"]) - float(event["time"]))
 
     def running_part(self) -> RunningPart | None:

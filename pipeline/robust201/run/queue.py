@@ -8,7 +8,7 @@ from robust201.core.errors import EvaluationError
 from robust201.run.work import PartT
 
 MAX_DEATHS_WITHOUT_RESULT = 20
-"""Maximum number of workers that die in a row, each on a new part; more deaths point to a fault of the machines."""
+"""Maximum number of workers that may die in a row, each on a new part; more deaths suggest a fault of the machines."""
 
 
 class PartQueue(Generic[PartT]):
@@ -34,8 +34,8 @@ class PartQueue(Generic[PartT]):
     def take(self, network: Hashable = None) -> PartT | None:
         """Return the next part for a worker with a loaded network; None if no part is waiting.
 
-        If the network has no more parts, the worker gets a new network; if there is none, it helps with the network
-        that has the most parts left.
+        If the network has no more parts, the worker gets a new network; if no new network is left, it gets a part of
+        the network that has the most waiting parts.
         """
         if network not in self._waiting and self._next is not None:
             network = self._read_network(self._next)
@@ -66,7 +66,7 @@ class PartQueue(Generic[PartT]):
         return self._next is None and not self._waiting
 
     def succeed(self, parts: Iterable[PartT] = ()) -> None:
-        """Record that a worker returned a result, and queue the `parts` that this makes ready to begin."""
+        """Record that a worker returned a result, and queue the `parts` that can begin now because of it."""
         self._deaths_without_result = 0
         for part in parts:
             self._queue_of(part.network).append(part)
@@ -79,7 +79,7 @@ class PartQueue(Generic[PartT]):
             self._next = next(self._source, None)
 
     def lose(self, parts: Sequence[PartT], *, reason: str, preempted: bool) -> PartT | None:
-        """Queue the parts of a lost worker again. The first of them is the part that it was computing.
+        """Queue the parts of a lost worker again. The first one is the part that the worker was computing.
 
         Returns:
             The first part if it has now failed, because it killed its worker too often; else None.
@@ -100,7 +100,7 @@ class PartQueue(Generic[PartT]):
             self._count_death(suspect.label, reason)
         if self._deaths[suspect.id] >= self._max_attempts:
             return suspect
-        self._queue_of(suspect.network).append(suspect)  # later: the cause may be gone by then
+        self._queue_of(suspect.network).append(suspect)  # at the end, because the cause may be gone by then
         return None
 
     def _queue_of(self, network: Hashable) -> deque[PartT]:

@@ -20,7 +20,7 @@ from robust201.sweep.sweep_record import result_fields
 
 
 def prepare_share(config: SweepConfig, share: Share, filters: Filters, say: Say) -> SweepWork:
-    """Return the missing parts of a share; nothing is written.
+    """Return the work of a share: its missing parts. Nothing is written.
 
     Raises:
         InputError: there is no plan, or it lacks images or weights that the share needs.

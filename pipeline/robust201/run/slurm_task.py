@@ -1,4 +1,4 @@
-"""The task of a Slurm job array that runs in this process: its time limit, and how it is requeued."""
+"""The task of a Slurm job array in which this process runs: its time limit and its requeueing."""
 
 import math
 import subprocess

@@ -89,7 +89,7 @@ def read_status(results: Path) -> Status:
 
 
 def describe_status(plan: Plan, state: SweepState, results: Path) -> Status:
-    """Return the status of a compared plan."""
+    """Return the status of a sweep, given the stored evaluations of its plan."""
     processes = read_processes(results)
     active = [process for process in processes if process.is_active]
     in_progress = [part for process in active if (part := process.running_part()) is not None]

@@ -1,4 +1,4 @@
-"""The work of a sweep: plans once, compares the plan with the results folder, and tells the driver what is missing."""
+"""The work of a sweep: its plan is compared with the results folder once, and the driver computes the missing parts."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,11 +47,11 @@ class SweepWork(Work[SlicePart | ImagePart]):
         self.role = "driver" if share is None else "share"
         self.start_worker = partial(start_worker, folder.root.resolve(), self.execution)
         self._results = folder
-        self._speeds = Speeds(read_all_events(folder.root) if share is None else ())  # thousands of shares may start
+        self._speeds = Speeds(read_all_events(folder.root) if share is None else ())  # there may be many shares
         self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in self.state.keys}
 
     def _order_parts(self, share: Share | None) -> Iterator[SlicePart | ImagePart]:
-        """Yield the images first; a share yields corruptions last, after other shares have made their images."""
+        """Yield the images first; a share yields corruptions last, so that other shares can generate images before."""
         images = CorruptedImages(self.plan.config, self.plan.facts, Inputs(self.plan.config))
         image_parts = images.missing_parts(self.state)
         if share is None:
@@ -64,7 +64,7 @@ class SweepWork(Work[SlicePart | ImagePart]):
 
     def find_stored(self, part: SlicePart | ImagePart) -> Outcome | None:
         if isinstance(part, ImagePart):
-            return None  # making images that exist costs nothing
+            return None  # a worker skips images that exist
         folder = self._results
         listing = folder.list_unit(part.unit.dataset, part.unit.id)
         return Outcome(part.label, part.part.strengths) if is_stored(part, listing, folder.read_tuple) else None
@@ -132,7 +132,7 @@ def fix_device(config: SweepConfig) -> SweepConfig:
 
 
 def check_device(config: SweepConfig, folder: ResultsFolder) -> None:
-    """Keep results of CPUs and of GPUs apart, because their last bits differ."""
+    """Raise InputError if a run would mix results of CPUs and of GPUs, whose last bits differ."""
     if (config.execution.device == "cpu") != folder.slices.is_cpu:
         expected = "cpu" if folder.slices.is_cpu else "a GPU"
         raise InputError(

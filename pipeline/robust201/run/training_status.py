@@ -32,7 +32,7 @@ PLAN_RECORD = TypeAdapter(PlanRecord)
 
 
 class RunningTraining(NamedTuple):
-    """A training run that a worker is computing, with the results of its last complete epoch (0 if there is none).
+    """A training run that a worker is computing, with its last complete epoch (0 if none) and that epoch's results.
 
     `seconds` is the time since the worker began.
     """

@@ -84,8 +84,8 @@ class TrainingWork(Work[PlannedTraining]):
         return Outcome(part.label, tuple(map(float, steps))) if set(part.missing) <= {*steps} else None
 
     def finish(self, part: PlannedTraining, outcome: Outcome) -> Sequence[PlannedTraining]:
-        """Add the part's snapshots to the manifest; after the last one, start the runs that need its weights."""
-        del outcome  # the records tell what was stored
+        """Add the part's snapshots to the manifest; after the last one, return the runs that start from its weights."""
+        del outcome  # the records show which snapshots were stored
         folder = folder_of(self.folder, part.folder_name)
         stored = recorded_steps(folder)
         move_records([folder], self._store)
@@ -156,7 +156,7 @@ def preview_trainings(
 
 @contextmanager
 def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Iterator[TrainingWork]:
-    """Check the inputs, hold the lock of the store, and write what workers read.
+    """Check the inputs, hold the lock of the store, and write the files that workers read.
 
     Raises:
         InputError: an input is missing or invalid; nothing was written.
@@ -175,7 +175,7 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
     make_folder(config.results)
     with ExitStack() as stack:
         stack.enter_context(hold_lock(config.results))
-        is_changed = _read_file_state(config.store / MANIFEST_NAME) != manifest  # by a driver that held the lock
+        is_changed = _read_file_state(config.store / MANIFEST_NAME) != manifest  # by another driver
         if is_changed:
             store, planner = open_store()
         stack.enter_context(store)
@@ -191,7 +191,7 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
 def _read_file_state(path: Path) -> tuple[int, int] | None:
     """Return the modification time and the size of a file; None if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

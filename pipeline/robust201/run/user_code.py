@@ -15,7 +15,7 @@ from robust201.sweep.user_tasks import UserTaskParameters
 
 
 def announce_code(config: SweepConfig | TrainingConfig, *, allowed: bool, say: Callable[[str], None]) -> None:
-    """List the Python files that a configuration names, before anything is executed.
+    """Print the Python files that a configuration names, before anything is executed.
 
     Raises:
         ConfigError: there are such files, and the user has not allowed their execution.
@@ -36,7 +36,7 @@ def load_code(config: SweepConfig | TrainingConfig) -> None:
 
     Raises:
         ConfigError: a file cannot be executed, or does not define the function that the YAML names, or the function
-            does not accept its arguments.
+            does not accept the arguments with which it will be called.
     """
     functions: list[tuple[Path, str, int, Mapping[str, Any]]] = []
     if isinstance(config.space, SpaceFile):

@@ -1,6 +1,6 @@
-"""Interface between a run's driver and what it computes: parts, workers that compute them, and outcomes.
+"""Interface between a run's driver and its computations: parts, workers that compute them, and outcomes.
 
-Sweeps (`run.sweep`) and training runs implement `Work`; the driver, the guard and the cluster do not depend on either.
+Sweeps (`run.sweep`) and training runs (`run.trainings`) implement `Work`; driver, guard and cluster depend on neither.
 """
 
 from abc import ABC, abstractmethod
@@ -46,7 +46,7 @@ class Outcome:
 
     Attributes:
         label: the part, for messages.
-        strengths: strengths (or steps of training) that were stored.
+        strengths: stored strengths, or the steps of stored snapshots.
         seconds: wall time.
         failure: one line about the error; empty if there was none.
         notices: warnings for the user.
@@ -84,8 +84,8 @@ class Work(ABC, Generic[PartT]):
         role: role of the driver in events: ``driver``, or ``share`` if it computes one share of a sweep.
         folder: folder of events, which all workers see.
         parts: the missing parts, in order, grouped by network.
-        n_planned: number of evaluations (or snapshots), finished or not.
-        n_done: number of finished evaluations (or snapshots); `finish` updates it.
+        n_planned: number of evaluations (for training runs: epochs), finished or not.
+        n_done: number of finished evaluations or epochs; `finish` updates it.
         start_worker: function that starts a worker in its process; small, because it is pickled for each worker.
     """
 
@@ -104,7 +104,7 @@ class Work(ABC, Generic[PartT]):
 
     @abstractmethod
     def finish(self, part: PartT, outcome: Outcome) -> Sequence[PartT]:
-        """Record the outcome of a part, and return the parts that it makes ready to begin."""
+        """Record the outcome of a part, and return the parts that can begin now because of it."""
 
     def end(self, say: Say) -> None:
         """Record the end of the run; may update `n_done`, and print messages with `say`."""
@@ -120,12 +120,12 @@ class Tally:
 
     Attributes:
         n_planned: see `Work`.
-        n_done_before: number of finished evaluations before the run.
-        n_done: number of finished evaluations.
+        n_done_before: number of evaluations (or epochs) that were finished before the run.
+        n_done: number of finished evaluations (or epochs).
         n_parts: number of parts with an outcome.
         seconds: worker time of all parts.
         failures: outcomes with a failure.
-        n_died: number of workers that died, besides `n_preempted` workers that were lost with their machines.
+        n_died: number of workers that died, without `n_preempted` workers that were lost with their machines.
         is_drained: whether a signal stopped the run before its work was complete.
         is_out_of_time: whether that signal was SIGUSR1, which announces a time limit.
         n_abandoned: number of parts that did not end within `drain_seconds`.
@@ -161,4 +161,4 @@ class Tally:
 
 
 OnProgress = Callable[[Tally, float | None], None]
-"""Function that is called after each outcome, and about once per second, with the estimated seconds left."""
+"""Function of the tally and the estimated seconds left, called after each outcome and, on Ray, about every second."""

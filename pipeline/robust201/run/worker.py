@@ -208,7 +208,7 @@ class Worker:
         )
         network.check_again(unit.network_label)
         strengths = tuple(result.strength for result in results)
-        pixels = () if corrupted is None else [corrupted.digest(unit.key, [int(one)]) for one in strengths]
+        pixels = () if corrupted is None else [corrupted.digest(unit.key, [int(severity)]) for severity in strengths]
         self._store(part, results, pixels)
         return strengths
 

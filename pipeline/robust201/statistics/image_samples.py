@@ -29,12 +29,12 @@ _PRIOR_ERRORS = 4.0
 """Constant added to the pilot's number of errors and to the expected number (see `Pilot.variance_factors`)."""
 
 _CONTRADICTION_LEVEL = 1e-3
-"""Level of the test that the sample's variance is larger than the model expects; if it is, the model is ignored."""
+"""Level of the test for a sample variance above the model's; if the test is significant, the model is ignored."""
 
 _STEP = 1 / 1024
 """Predictions are rounded to multiples of this number, so that strata do not depend on the processor's rounding.
 
-It is also the minimum distance from 0 and 1 in the expected variance: a small pilot does not justify certainty.
+In the expected variance, predictions are at least this far from 0 and 1, since a small pilot cannot justify certainty.
 """
 
 _Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ class Pilot:
 
     Attributes:
         outcomes: (P, S, N) bool, at S strengths of the key whose accuracies are estimated.
-        cheap: (P, C, N) bool, under C other keys, for which every network is evaluated on all images; C may be 0.
+        cheap: (P, C, N) bool, under C other keys, which are evaluated on all images for every network; C may be 0.
 
     Raises:
         ConfigError: there are fewer than two networks.
@@ -80,7 +80,7 @@ class Pilot:
     def variance_factors(self) -> _Floats:
         """(S,) variance of the pilot's residuals, relative to the variance that the model expects; at most 1.
 
-        The penalty of the regression keeps predictions away from 0 and 1, even where outcomes are nearly certain.
+        The model expects too large a variance, because the regression's penalty keeps predictions away from 0 and 1.
         """
         observed_sum = ((self.outcomes - self.fitted) ** 2).sum(axis=(0, 2))
         expected_sum = (self.fitted * (1 - self.fitted)).sum(axis=(0, 2))
@@ -212,9 +212,9 @@ def _stratify(probabilities: _Floats, n_strata: int) -> _Ints:
 
 
 def _allocate(residual: _Floats, strata: _Ints, n: int) -> list[int]:
-    """Return the numbers of images to choose from each stratum, proportional to size and deviation of residuals.
+    """Return the number of images to choose from each stratum: proportional to its size times its residuals' deviation.
 
-    Rounded to integers by the method of equal proportions: Wright, The American Statistician 66 (2012).
+    The method of equal proportions rounds the numbers (Wright, The American Statistician 66, 2012).
     """
     counts = np.bincount(strata)
     deviation = np.sqrt(_stratum_variances(residual.reshape(-1, len(strata)), strata).mean(axis=0))
@@ -272,10 +272,10 @@ def _estimate_error(
     """Return the standard errors (S,) and the quantiles of Student's t, from the residuals' variances (S, H).
 
     The variance is the mean of the sample's variance and of the variance that the model expects, weighted by degrees of
-    freedom, so that a small sample without wrong predictions has no interval of width 0. The sample's degrees of
-    freedom (Satterthwaite) follow from the fourth moment that the model expects, because a small sample may contain
-    none of the few large residuals that cause most of the variance. For a network unlike the pilot, whose residuals are
-    larger than the model expects, the model is ignored.
+    freedom, so that intervals have a positive width even if a small sample has no wrong predictions. The sample's
+    degrees of freedom (Satterthwaite) follow from the fourth moment that the model expects, because a small sample may
+    contain none of the few large residuals that cause most of the variance. The model is ignored for a network unlike
+    the pilot, whose residuals are larger than the model expects.
     """
     from scipy.special import chdtri, stdtrit
 

@@ -14,7 +14,7 @@ FEW_IMAGES = 5
 """Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
 _MIN_IMAGES_TO_JUDGE = 20
-"""Minimum number of images to report every accuracy that is not significantly above chance as at chance."""
+"""Minimum number of images for `is_at_chance` to ignore the upper end of the interval."""
 
 _CHANCE_MARGIN = 0.1
 
@@ -30,14 +30,14 @@ def clopper_pearson_intervals(n_correct: ArrayLike, n_images: ArrayLike) -> tupl
     from scipy.special import betaincinv
 
     correct, n = np.asarray(n_correct, np.float64), np.asarray(n_images, np.float64)
-    # If no image or every image is correct, one bound is 0 or 1, because the beta distribution is undefined there.
+    # The beta distribution is undefined if no image or every image is correct; one bound is then 0 or 1 by definition.
     low = np.where(correct > 0, betaincinv(np.maximum(correct, 1), n - correct + 1, _TAIL), 0.0)
     high = np.where(correct < n, betaincinv(correct + 1, np.maximum(n - correct, 1), 1 - _TAIL), 1.0)
     return low, high
 
 
 def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike) -> tuple[_Floats, _Floats]:
-    """Return the ends, in [0, 1], of a 95% interval for each accuracy; NaN if it or the number of images is NaN.
+    """Return the ends, in [0, 1], of each accuracy's 95% interval; NaN if the accuracy or its number of images is NaN.
 
     Most intervals are Wilson's. Near accuracies of 0 and 1, Wilson's intervals have too low a coverage, so the exact
     interval of Clopper and Pearson is used if fewer than `FEW_IMAGES` images are correct or misclassified.
@@ -57,10 +57,10 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike) -> tuple[_Flo
 
 
 def is_at_chance(accuracy: float, n_images: int, n_classes: int) -> bool:
-    """Return whether an accuracy is not significantly above chance, which is 1 of `n_classes`.
+    """Return whether an accuracy is not significantly above chance, which is 1 / `n_classes`.
 
     The lower end of its 95% interval must be at most chance. With fewer than `_MIN_IMAGES_TO_JUDGE` images, the upper
-    end must also be at most `_CHANCE_MARGIN` above chance; otherwise there are too few images to tell.
+    end must also be at most `_CHANCE_MARGIN` above chance, because a wide interval does not show that it is at chance.
     """
     low, high = accuracy_intervals(accuracy, n_images)
     chance = 1 / n_classes

@@ -42,9 +42,9 @@ def worst_case(evaluations: Sequence[Packed]) -> Packed:
 
 
 def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]:
-    """Return the fraction of correctly classified clean images that an attack fools, by row; NaN if there are none.
+    """Return, for each row, the fraction of the correctly classified clean images that an attack fools.
 
-    The fraction is a ratio of two counts over all images, not a mean over batches.
+    It is a ratio of two counts over all images, not a mean over batches; NaN if no clean image is correct.
     """
     n_fooled, n_correct = count_correct(clean & ~attacked), count_correct(clean)
     rates = np.full(n_fooled.shape, np.nan)

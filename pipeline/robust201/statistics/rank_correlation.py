@@ -27,7 +27,7 @@ _BLOCK_BYTES = 64 << 20
 
 
 class Interval(NamedTuple):
-    """A coefficient with its 95% interval; all three numbers are NaN if a column is constant."""
+    """A coefficient with its 95% interval; all three are NaN if it is undefined, for example for a constant column."""
 
     value: float
     low: float

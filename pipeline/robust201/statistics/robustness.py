@@ -11,7 +11,7 @@ _Floats = NDArray[np.float64]
 
 
 class RobustnessCurve(NamedTuple):
-    """Robustness R of accuracy curves, with information that limits its interpretation.
+    """Robustness R of accuracy curves, with values that help to interpret it.
 
     Attributes:
         value: (…) R, never clipped; NaN if the accuracy at the first strength is 0 or any accuracy is missing.

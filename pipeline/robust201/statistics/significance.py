@@ -73,7 +73,7 @@ class Ties(NamedTuple):
         best_index: index of the first network with the highest accuracy; -1 if there is no accuracy.
         p_values: (A,) Holm-adjusted p-values; 1 for the best network, NaN for networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
-        is_paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
+        is_paired: whether outcomes were compared image by image; if False, only accuracies were compared.
     """
 
     best_index: int
@@ -88,10 +88,10 @@ def ties_with_best(
     """Find the networks whose accuracy does not differ significantly from that of the best network.
 
     Each network is compared with the most accurate network, by McNemar's exact test if outcomes are passed and by the
-    two-proportion test otherwise. P-values are adjusted with Holm's method. The best network was selected on the same
-    images, which favours it, so some of many equally good networks will seem worse. Tied networks cannot be
-    distinguished from the best network on these images. The probability that any equally good network is not
-    tied is about `level`.
+    two-proportion test otherwise. P-values are adjusted with Holm's method, so the probability that any network which
+    is as good as the best one is not tied is about `level`. Selecting the best network on the same images favours it:
+    of many equally good networks, some have a lower accuracy by chance. Tied networks cannot be distinguished from the
+    best network on these images.
 
     Args:
         accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.

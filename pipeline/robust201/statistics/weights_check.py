@@ -15,9 +15,9 @@ from robust201.core.records import ArchitectureId, format_architecture
 ACCURACY_TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16": 1e-2}
 """Tolerated difference between measured and recorded accuracy, by the precision of the sweep.
 
-In float32, it is 10 of 10,000 images. Between the engines on a CPU, 0 to 3 of 10,000 predictions differ. The published
-numbers were computed with TF32; emulated TF32 changed no outcome of 100 images under FGSM and PGD
-(docs/protocol/attacks.md). In bfloat16, the number of correct images of one network differed by up to 3 of 200.
+In fp32 and tf32, it is 10 of 10,000 images. The engines' predictions on a CPU differ for 0 to 3 of 10,000 images. The
+published numbers were computed with TF32; emulated TF32 changed no outcome of 100 images under FGSM and PGD
+(docs/protocol/attacks.md). In bf16, the number of correct images of one network differed by up to 3 of 200.
 """
 
 CHECK_LEVEL = 1e-3

@@ -1,1 +1,1 @@
-"""The result store: a file's name says which part of which unit it holds, and one listing of names is the state."""
+"""The result store. A file is named after the unit and part whose results it has, so a listing shows what is done."""

@@ -6,8 +6,8 @@
 `run` is the token of the driver that started the process. Events do not affect results. A line that cannot be written
 is dropped, with one exception: the failure of an unstable network must be written, since this line marks all results of
 the network as missing (see `dataset.unstable_networks`). The next run deletes files older than a day, except failures.
-A thread writes a line regularly. The age of the last line is the file's age by the file server's clock, so clocks of
-different hosts are never compared.
+A thread of each process writes a line every `ALIVE_SECONDS`. The age of the last line is the file's age by the file
+server's clock, so clocks of different hosts are never compared.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Events:
 
     Args:
         results: results folder.
-        role: what the process does: ``driver``, ``share`` or ``worker``.
+        role: ``driver``, ``share`` (a driver of ``run --share``) or ``worker``.
         run: token of the driver that started this process; by default, this process is a driver.
     """
 
@@ -132,6 +132,6 @@ def read_failures(results: Path) -> list[Event]:
 
 
 def copy_failures(source: Path, target: Path) -> None:
-    """Copy the failures in a results folder to another folder; file names are unique, and files only grow."""
+    """Copy the failures in a results folder to another; names are unique and files only grow, so nothing is lost."""
     for path in (source / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"):
         write_text(target / EVENTS_FOLDER / FAILURES_FOLDER / path.name, path.read_text(encoding="utf-8"))

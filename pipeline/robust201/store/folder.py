@@ -68,7 +68,7 @@ class SliceFormat:
     """Rule for cutting units into slices, fixed when the folder is created and used by all later runs.
 
     Attributes:
-        slice_gmacs: billion multiply-accumulates of a slice at one strength.
+        slice_gmacs: size of a slice, in billions of multiply-accumulates at one strength.
         batch_size: if rounding may depend on the batch, slices begin at multiples of this number of images.
         is_cpu: whether the folder's results are computed on CPUs.
     """
@@ -118,7 +118,7 @@ class ResultsFolder:
         """Create a folder, or open an existing one, which keeps its own format.
 
         Raises:
-            InputError: the folder cannot be created, contains other files, or has its shards elsewhere.
+            InputError: the folder cannot be created, contains other files, or has its shards below another URL.
             FormatVersionError: the folder has another format.
             StorageError: the URL cannot be reached.
         """
@@ -191,7 +191,7 @@ class ResultsFolder:
         return digest
 
     def read_record(self, digest: str) -> Any:
-        """Return what is stored under a digest; None if the record is missing or damaged.
+        """Return the value stored under a digest; None if the record is missing or damaged.
 
         Raises:
             StorageError: the record cannot be read at the moment.
@@ -389,7 +389,7 @@ class ResultsFolder:
         """Check the content of every shard in a pack.
 
         Raises:
-            ShardDamagedError: a shard is damaged; the others were written to a new pack.
+            ShardDamagedError: a shard is damaged; the undamaged shards were written to a new pack.
         """
         for name, _content, is_good in self.iter_pack(pack):
             if not is_good:

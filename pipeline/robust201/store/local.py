@@ -27,7 +27,7 @@ class LocalFolder:
     `on_step` is called at each step of writing a file (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    n_readers = 4  # number of parallel reads; in a shared folder, each waits for the network
+    n_readers = 4  # number of parallel reads, since each waits for the network if the folder is shared
 
     def __init__(self, root: Path, damaged: Path, on_step: Callable[[str], None]) -> None:
         self.root, self._damaged, self._on_step = root, damaged, on_step
@@ -37,7 +37,7 @@ class LocalFolder:
         return str(self.root / path)
 
     def folders(self) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield each dataset, each of its folders, and the names in the folder."""
+        """Yield (dataset, folder, names of the files in it) for every folder of every dataset."""
         for dataset in visible_entries(self.root):
             for folder in list_names(self.root / dataset):
                 yield dataset, folder, list_names(self.root / dataset / folder)
@@ -79,7 +79,7 @@ class LocalFolder:
         return new_file(self.root / dataset / folder, on_step=self._on_step)
 
     def set_aside(self, path: str) -> str:
-        """Move a file, if it still exists, and return its new location."""
+        """Move a file to `damaged`, unless it no longer exists, and return its new location."""
         source, target = self.root / path, self._damaged / path
         with reporting_write_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class LocalFolder:
         return str(target)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; those that do not exist are ignored."""
+        """Delete files, ignoring files that do not exist."""
         for path in paths:
             with reporting_write_errors(self.root / path):
                 (self.root / path).unlink(missing_ok=True)

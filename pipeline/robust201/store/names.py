@@ -4,7 +4,7 @@
 
 `unit` is the unit's id (32 hex digits). `strengths` and `columns` are digests (8 hex digits) of tuples stored in
 ``protocols/``. `slice` counts from 0, and `slices` is the number of slices of the unit (4 decimal digits each). `hash`
-has the first 16 hex digits of the file's SHA-256. All names have the same length, so a listing is one NumPy array.
+is the first 16 hex digits of the file's SHA-256. All names have the same length, so a listing is one NumPy array.
 """
 
 import hashlib
@@ -40,14 +40,14 @@ NAME_DTYPE = np.dtype(
 NAME_LENGTH = NAME_DTYPE.itemsize
 
 Names: TypeAlias = NDArray[np.void]
-"""(F,) array of `NAME_DTYPE`: the names of files of one dataset."""
+"""(F,) array of `NAME_DTYPE`: the names of a dataset's shards."""
 
 Listing: TypeAlias = Mapping[str, Names]
 """Names of all shards by dataset."""
 
 
 class ShardName(NamedTuple):
-    """Parts of a shard's name."""
+    """Components of a shard's name."""
 
     dataset: str
     unit: str
@@ -60,8 +60,8 @@ class ShardName(NamedTuple):
     @property
     def file(self) -> str:
         """Name of the file."""
-        part = f"{self.unit}.{self.strengths}.{self.slice:04}of{self.slices:04}.{self.columns}"
-        return f"{part}.{self.hash}{SUFFIX}"
+        prefix = f"{self.unit}.{self.strengths}.{self.slice:04}of{self.slices:04}.{self.columns}"
+        return f"{prefix}.{self.hash}{SUFFIX}"
 
     @property
     def path(self) -> str:
@@ -74,12 +74,12 @@ class ShardName(NamedTuple):
 
 
 def content_hash(content: bytes) -> str:
-    """Return the digits of a file's SHA-256 that its name contains."""
+    """Return the first digits of a file's SHA-256, as in its name."""
     return hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
 
 
 def tuple_digest(values: Sequence[float | str]) -> str:
-    """Return the digest of strengths or columns that names contain."""
+    """Return the digest of strengths or columns, as in shard names."""
     return content_digest(list(values))[:8]
 
 
@@ -119,6 +119,7 @@ def names_of(listing: Listing, dataset: str) -> Names:
 
 
 def shard_name(dataset: str, name: Any) -> ShardName:
-    """Return the parts of one element of a `Names` array."""
-    texts = {field: name[field].decode() for field in ("unit", "strengths", "slice", "slices", "columns", "hash")}
-    return ShardName(dataset, **texts | {field: int(texts[field]) for field in ("slice", "slices")})
+    """Return an element of a `Names` array as a `ShardName`."""
+    unit, _, strengths, _, index, _, slices, _, columns, _, digest, _ = name.item()
+    texts = unit.decode(), strengths.decode(), int(index), int(slices), columns.decode(), digest.decode()
+    return ShardName(dataset, *texts)

@@ -29,7 +29,7 @@ from robust201.core.errors import StorageError, StorageLibraryError, did_you_mea
 from robust201.core.files import NewFile
 
 PUT_STEPS = ("ready", "put")
-"""Steps of publishing at which `on_step` is called: before the request is sent, and after the response."""
+"""Steps of writing an object at which `on_step` is called: before the request is sent, and after the response."""
 
 _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 _CONFLICT_ATTEMPTS = 6
@@ -57,7 +57,7 @@ def check_url(url: str) -> str:
     if is_wrong or not location.strip("/") or not url.isprintable():
         raise ValueError(
             "expected a URL such as s3://bucket/prefix or file:///FOLDER of one store that all processes share, "
-            "without user, password, query and fragment. The library finds credentials in the environment, such as "
+            "without user, password, query or fragment. The library finds credentials in the environment, such as "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its configuration files."
         )
     if scheme not in fsspec.available_protocols():
@@ -82,7 +82,7 @@ class ObjectStore:
         self._open_lock = threading.Lock()
 
     def _filesystem(self) -> tuple[Any, str]:
-        """Return the file system and the path of the URL in it; the file system is opened again after a fork."""
+        """Return the file system and the URL's path in it. After a fork, the file system is opened again."""
         with self._open_lock:
             if self._cached_filesystem is None or self._cached_filesystem[0] != os.getpid():
                 try:
@@ -133,14 +133,14 @@ class ObjectStore:
         return f"{self.url}/{path}" if path else self.url
 
     def folders(self) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield each dataset, each of its folders, and the names in the folder, from one listing of all objects."""
+        """Yield (dataset, folder, names of the files in it), from one listing of all objects."""
         _, root = self._filesystem()
         names: dict[tuple[str, str], list[str]] = {}
         for path in self._list("", lambda filesystem, path: filesystem.find(path)):
             dataset, _, rest = path.removeprefix(f"{root}/").partition("/")
             folder, _, name = rest.partition("/")
             names.setdefault((dataset, folder), []).append(name)
-        return ((*key, found) for key, found in names.items())
+        return ((*dataset_and_folder, file_names) for dataset_and_folder, file_names in names.items())
 
     def names(self, dataset: str, folder: str) -> list[str]:
         paths = self._list(f"{dataset}/{folder}".strip("/"), lambda filesystem, path: filesystem.ls(path, detail=False))
@@ -185,8 +185,8 @@ class ObjectStore:
         try:
             self._call("Writing", path, lambda filesystem, location: _put_if_absent(filesystem, location, put))
         except FileExistsError:
-            # Another writer was first, or the response to the first attempt was lost. In both cases, the object has the
-            # right bytes unless it was damaged afterwards.
+            # Another writer was first, or the response to this writer's first attempt was lost. In both cases, the
+            # object has the right bytes unless it was damaged afterwards.
             if content is None or self.read(path) != content:
                 self._call("Writing", path, lambda filesystem, location: put(filesystem, location, "overwrite"))
         self._on_step("put")

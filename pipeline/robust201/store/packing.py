@@ -13,7 +13,7 @@ from robust201.store.names import Names, ShardName, merge_names, names_of, shard
 from robust201.store.packs import PACK_BYTES, PACKS, Pack, contains, write_packs
 
 GRACE_SECONDS = 24 * 3600.0
-"""Minimum age of a pack before copies of its shards are deleted; no command that has listed them runs this long."""
+"""Minimum age of a pack at which copies of its shards are deleted; no command that listed the copies runs this long."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class PackReport:
     Attributes:
         n_shards: number of packed or copied shards.
         n_packs: number of written packs.
-        n_deleted: number of deleted files, whose shards are in packs.
+        n_deleted: number of deleted files; their shards are in packs.
         damaged: messages about files that were moved to ``damaged/``.
     """
 
@@ -34,7 +34,7 @@ class PackReport:
 
 
 def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: float = GRACE_SECONDS) -> PackReport:
-    """Copy loose shards and small packs to large packs, and delete copies of old packs' shards; runs may continue."""
+    """Copy loose shards and small packs into large packs; delete files whose shards an old pack has. Runs may go on."""
     report = PackReport()
     listing = folder.list()
     folder.remove_leftovers()
@@ -118,7 +118,7 @@ def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
         if folder.slices != known.slices:
             raise InputError(
                 f"Merging failed for {folder.root}: expected {known.slices}, as in {known.root}, got {folder.slices}. "
-                "Merge folders that were made with the same batch_size, device and gmacs_per_second."
+                "Merge folders that were created with the same batch_size, device and gmacs_per_second."
             )
     target = ResultsFolder.create(out, known.slices, known.url if out.exists() else "")
     report = PackReport()

@@ -21,13 +21,13 @@ from robust201.store.names import NAME_DTYPE, NAME_LENGTH, Names, ShardName, mer
 
 PACKS = "packs"
 PACK_BYTES = 512 << 20
-"""Size from which no shard is added to a pack; the paper's sweep (200 GB) fills 400 packs."""
+"""Size in bytes at which a pack is full; the paper's sweep (200 GB) fills 400 packs."""
 
 _PACK_NAME = re.compile(r"([0-9a-f]{16})\.(\d{14})\.pack")
 
 
 class Pack(NamedTuple):
-    """A pack's path, the names of its shards (F), and their positions (F + 1)."""
+    """A pack's path, the names (F,) of its F shards, and the positions (F + 1,) of the shards and the index."""
 
     path: str
     names: Names
@@ -53,18 +53,19 @@ class PackTable:
         self.packs = packs
         all_names = [pack.names for pack in packs.values()]
         self.names = merge_names(all_names)
+        self._texts = _as_text(self.names)
         self._number = np.zeros(len(self.names), np.int32)
         self._position = np.zeros(len(self.names), np.int64)
         for number, names in enumerate(all_names):
-            rows = np.searchsorted(_as_text(self.names), _as_text(names))
+            rows = np.searchsorted(self._texts, _as_text(names))
             self._number[rows], self._position[rows] = number, np.arange(len(names))
         self._paths = list(packs)
 
     def find(self, name: ShardName) -> Location | None:
         """Return the location of a shard, or None if no pack has it."""
-        text = np.array(name.file.encode(), f"S{NAME_LENGTH}")
-        row = int(np.searchsorted(_as_text(self.names), text))
-        if row == len(self.names) or _as_text(self.names)[row] != text:
+        text = name.file.encode()
+        row = int(self._texts.searchsorted(text))
+        if row == len(self.names) or self._texts[row] != text:
             return None
         pack, position = self.packs[self._paths[self._number[row]]], self._position[row]
         start, stop = pack.positions[position : position + 2].tolist()
@@ -115,7 +116,7 @@ NewPack = Callable[[], AbstractContextManager[NewFile]]
 def write_packs(
     contents: Iterable[tuple[ShardName, bytes]], new_pack: NewPack, pack_bytes: int = PACK_BYTES
 ) -> Iterator[int]:
-    """Write shards, which are sorted by name, to packs; yield the number of shards of each pack when it is stored."""
+    """Write shards, which must be sorted by name, to packs; after each pack, yield its number of shards."""
     remaining = iter(contents)
     for first in remaining:
         with new_pack() as file:

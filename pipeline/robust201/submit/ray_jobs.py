@@ -40,7 +40,7 @@ _REQUEST_ERRORS = (OSError, RuntimeError, ValueError, AuthenticationError)
 _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
 _UNSHIPPED_FILES = (".*", "__pycache__", "_bundled", "*.so")
-_SHIPPED_LIST = "benchmark_data/downloads.toml"
+_DOWNLOADS_LIST = "benchmark_data/downloads.toml"
 
 
 def connect(address: str) -> JobSubmissionClient:
@@ -86,7 +86,7 @@ def _make_headers(address: str, *, is_local: bool) -> dict[str, str]:
 
 
 def _read_token(environment: Mapping[str, str]) -> str:
-    """Return the token from the places that Ray documents; empty if there is none."""
+    """Return the token from the variables or the file that Ray documents; empty if there is none."""
     if token := environment.get("RAY_AUTH_TOKEN", ""):
         return token.strip()
     path = Path(environment.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
@@ -94,7 +94,7 @@ def _read_token(environment: Mapping[str, str]) -> str:
 
 
 def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, str]:
-    """Write the files that a job needs: the package, bundled files that the YAML names, and the YAML for Ray.
+    """Write the files that a job needs: the package, its bundled files that the job reads, and the YAML for Ray.
 
     Args:
         config: the configuration as read on this machine.
@@ -102,7 +102,7 @@ def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, s
         folder: an empty folder.
 
     Returns:
-        The environment variables to which the YAML refers and that are set here; the job substitutes them.
+        The environment variables that the YAML refers to and that are set here; the job substitutes them.
 
     Raises:
         ConfigError: a path in the configuration is relative.
@@ -113,7 +113,7 @@ def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, s
     package = Path(robust201.__file__).resolve().parent
     shutil.copytree(package, folder / "robust201", ignore=shutil.ignore_patterns(*_UNSHIPPED_FILES))
     texts = [value for _, value in _walk(fields) if isinstance(value, str)]
-    for name in {_SHIPPED_LIST, *(text.removeprefix("bundled:") for text in texts if text.startswith("bundled:"))}:
+    for name in {_DOWNLOADS_LIST, *(text.removeprefix("bundled:") for text in texts if text.startswith("bundled:"))}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if bundled(name).is_dir() else shutil.copyfile
         copy(bundled(name), folder / name)
@@ -123,8 +123,8 @@ def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, s
 
 def _check_paths(config: _Config, source: Path) -> None:
     parameters = config.parameters if isinstance(config, SweepConfig) else {}
-    chosen = {f"keys.{key}.images.file": Path(own.images_file) for key, own in parameters.items() if own.images_file}
-    for field, value in _walk(config.model_dump() | config.code_files() | chosen):
+    files = {f"keys.{key}.images.file": Path(task.images_file) for key, task in parameters.items() if task.images_file}
+    for field, value in _walk(config.model_dump() | config.code_files() | files):
         if isinstance(value, Path) and not value.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(value)):
             raise ConfigError(
                 f"Submitting failed for {source}: expected an absolute path in `{field}`, because a job's working "

@@ -1,8 +1,8 @@
 """Submit sweeps and training YAMLs as Slurm job arrays.
 
-Each task computes one share of a sweep (`run --share`) on one machine. A training YAML has one task, because only one
-driver may use its store. The template of the batch file is ``array.sbatch`` beside this module; sbatch(1) describes its
-options.
+Each task computes one share of a sweep (`run --share`) on one machine. For a training YAML, the array has one task,
+because only one driver may use the store. The template of the batch file is ``array.sbatch`` beside this module;
+sbatch(1) describes its options.
 """
 
 import math
@@ -36,7 +36,7 @@ DRAIN_SECONDS = 600
 """Time before the time limit at which a task begins to drain, about twice the duration of a part."""
 
 ENDING_SECONDS = 60
-"""Time before the time limit in which a drained task writes its last files and is requeued."""
+"""Last part of the time limit, in which a drained task writes its last files and is requeued."""
 
 _TEMPLATE = Path(__file__).with_name("array.sbatch")
 _SUBMIT_TIMEOUT_SECONDS = 300
@@ -99,7 +99,7 @@ def task_resources(
 ) -> tuple[str | None, int, int]:
     """Return the value of sbatch's --gres (None without a GPU), and the numbers of CPUs and workers of a task.
 
-    A task without GPUs has one worker; if it is the only task, it has the YAML's workers.
+    A task without GPUs has one worker; if it is the only task, it has as many workers as the YAML sets.
     """
     gpus = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
     n_gpus = int(gpus.rpartition(":")[2])

@@ -134,10 +134,10 @@ class WeightsSection(StrictModel):
     path: ConfigPath | None = None
     """A checkpoint store."""
     recipe: RecipeNames | None = None
-    """A name or a list of names; an empty name stands for published weights. Required if the weights of a network have
-    several recipes."""
+    """Name of a training recipe, or list of names; an empty name means published weights. Required if the weights of a
+    network have several recipes."""
     epochs: TrainingLengths | None = None
-    """Final weights of training runs with these numbers of epochs, and snapshots after these epochs."""
+    """Final weights of training runs with these numbers of epochs, and snapshots after these numbers of epochs."""
     steps: TrainingLengths | None = None
     """Snapshots after these numbers of iterations; with `epochs`, the selections are combined."""
     seeds: DistinctIntegers | None = None
@@ -178,7 +178,7 @@ class SpaceFile(StrictModel):
     function: str = "build"
     """Name of the function."""
     gmacs: PositiveAmount = DEFAULT_GMACS
-    """Cost of an image in billion multiply-accumulates, for estimates only."""
+    """Cost of a forward pass of one image in billion multiply-accumulates, for estimates only."""
 
 
 class NormalisationSection(StrictModel):
@@ -207,7 +207,7 @@ class CorruptionsSection(StrictModel):
     """Seed of generated corruptions."""
     frost: Literal["synthetic", "imagecorruptions"] = "synthetic"
     """For generated corruptions: `synthetic` texture, or the five photographs of `imagecorruptions` (`robust201 fetch
-    imagecorruptions-frost` says where they are)."""
+    imagecorruptions-frost` says where to find them)."""
     frost_path: ConfigPath | None = None
     """Folder of the photographs."""
 
@@ -236,7 +236,7 @@ class DatasetSection(StrictModel):
     """Folder or file of the images; `digits` needs none."""
     form: str | None = None
     """Format of the images: `binary`, `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders` (JPEG or PNG files in
-    one folder per class, inside `test` or `val`, and `train`) or `digits`; by default detected from the path."""
+    one folder per class, inside `train` and `test` or `val`) or `digits`; by default detected from the path."""
     corruptions: CorruptionsSection | None = None
     """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
     in `keys` is an error. `null` skips the key `corruptions` silently, and a single corruption with a warning."""
@@ -501,7 +501,7 @@ class SweepConfig(BaseConfig):
     network: NetworkSection = NetworkSection()
     """Macro skeleton of the cells (protocol)."""
     checkpoints: CheckpointsSection | None = None
-    """Weights: one training run per network. Either this or `weights` (protocol, by hash)."""
+    """Weights: one training run per network. Set either this field or `weights` (protocol, by hash)."""
     weights: WeightsSection | None = None
     """Weights: several per network, files, or random weights (docs/configuration-inputs.md) (protocol, by hash)."""
     datasets: dict[str, DatasetSection] = Field(min_length=1)
@@ -510,7 +510,7 @@ class SweepConfig(BaseConfig):
     images: ImagesSection = ImagesSection()
     """Subset of each test split; by default all (protocol)."""
     keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
-    """Attacks, corruptions and measures, with their parameters; by default the paper's twenty (protocol)."""
+    """Attacks, corruptions and measures, with their parameters; by default the paper's twenty keys (protocol)."""
     measurements: tuple[str, ...] = Field(
         default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED)}
     )

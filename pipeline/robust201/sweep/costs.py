@@ -1,6 +1,6 @@
 """Counts of a plan, and estimates of its storage and of the worker-hours of its missing parts.
 
-Speeds are measured, or assumed before the first measurement.
+The estimates use measured speeds; before the first measurement, they use an assumed speed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,11 +43,11 @@ class Speeds:
         """Return the worker-seconds for `macs`, given by dataset and key; None if nothing was measured."""
         if not self._totals:
             return None
-        return sum(amount * self.seconds_per_mac(name, 0.0) for name, amount in macs.items())
+        return sum(n_macs * self.seconds_per_mac(dataset_and_key, 0.0) for dataset_and_key, n_macs in macs.items())
 
-    def seconds_per_mac(self, name: tuple[str, str], assumed: float) -> float:
-        """Return the measured speed for a dataset and key, else the overall measured speed, else `assumed`."""
-        macs, seconds = self._totals.get(name, (0.0, 0.0))
+    def seconds_per_mac(self, dataset_and_key: tuple[str, str], assumed: float) -> float:
+        """Return the measured seconds for a dataset and key, else the measured overall mean, else `assumed`."""
+        macs, seconds = self._totals.get(dataset_and_key, (0.0, 0.0))
         if not (macs and seconds) and self._totals:
             macs, seconds = (sum(values) for values in zip(*self._totals.values(), strict=True))
         return seconds / macs if macs and seconds else assumed

@@ -19,14 +19,14 @@ Protocols = Mapping[str, Mapping[str, Any]]
 NEW = "not computed yet"
 NEW_STRENGTHS = "strengths were added"
 NEW_COLUMNS = "measurements were added"
-NEW_SLICES = "cut into another number of slices"
+NEW_SLICES = "stored with another number of slices"
 NEW_WEIGHTS = "the weights have changed"
 
 _MAX_SHOWN_KEYS = 4
 
 
 class Cause(NamedTuple):
-    """A cause of missing parts, with their keys and their number."""
+    """A cause of missing parts, with the keys and the number of these parts."""
 
     reason: str
     keys: tuple[str, ...]
@@ -51,7 +51,7 @@ def explain(
         plan: the plan.
         state: comparison of the plan with the listing.
         listing: names of all shards.
-        read_tuple: function that returns the tuple behind a digest.
+        read_tuple: function that returns the strengths or columns for a digest in a shard's name.
         protocols: all stored protocols by digest.
         earlier: the facts of the previous run; None if there was none.
     """

@@ -84,7 +84,7 @@ class Facts:
     @cached_property
     def recorded_accuracies(self) -> dict[str, float]:
         """Accuracies that were recorded with weights, by the SHA-256 of the weights."""
-        networks = (network for one in self.datasets.values() for network in one.networks)
+        networks = (network for dataset_facts in self.datasets.values() for network in dataset_facts.networks)
         return {network.weights.sha256: network.accuracy for network in networks if network.accuracy is not None}
 
 
@@ -102,9 +102,9 @@ _RECORD = TypeAdapter(_PlanRecord)
 def gather_facts(config: SweepConfig, inputs: Inputs, earlier: tuple[SweepConfig, Facts] | None = None) -> Facts:
     """Hash the inputs of a sweep.
 
-    Published corrupted images that the filters of `inputs` exclude are not read; what the `earlier` plan says about
-    them is kept. Networks that the filters exclude need no weights; if they are not found, their hashes in the earlier
-    plan are kept, so that their results still count.
+    Published corrupted images that the filters of `inputs` exclude are not read; their hashes in the `earlier` plan are
+    kept. Networks that the filters exclude need no weights; if the weights are not found, their hashes in the earlier
+    plan are kept, so that existing results of these networks still count.
 
     Raises:
         InputError: an input is missing or wrong.
@@ -114,9 +114,9 @@ def gather_facts(config: SweepConfig, inputs: Inputs, earlier: tuple[SweepConfig
     has_same_weights = earlier is not None and _weights_fields(config) == _weights_fields(earlier[0])
     datasets = {}
     for dataset in config.datasets:
-        known = earlier[1].datasets.get(dataset) if earlier else None
-        networks = known.networks if known and has_same_weights else ()
-        datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, known, networks)
+        earlier_facts = earlier[1].datasets.get(dataset) if earlier else None
+        networks = earlier_facts.networks if earlier_facts and has_same_weights else ()
+        datasets[dataset] = _dataset_facts(config, dataset, inputs, weights, earlier_facts, networks)
     return Facts(datasets, code)
 
 
@@ -132,7 +132,7 @@ def _dataset_facts(
     inputs: Inputs,
     weights: WeightsSource,
     earlier: DatasetFacts | None,
-    known: Iterable[Network],
+    known_networks: Iterable[Network],
 ) -> DatasetFacts:
     image_sets = {key: inputs.images(dataset, selection) for key, selection in _selections(config)}
     images = {key: ImageFacts(len(selected), selected.sha256) for key, selected in image_sets.items()}
@@ -142,34 +142,34 @@ def _dataset_facts(
             key: identity for key, identity in earlier.corruptions.items() if identity["source"] == "published"
         } | corruptions
     networks = _find_networks(config, dataset, weights, inputs.filters)
-    return DatasetFacts(images, _fill_hashes(networks, known), corruptions)
+    return DatasetFacts(images, _fill_hashes(networks, known_networks), corruptions)
 
 
 def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | None]]:
-    """Yield ("", None) for the sweep's images, and then each key that selects images, with its selection."""
+    """Yield ("", None) for the sweep's images, and then each key that selects its own images, with its selection."""
     yield "", None
-    yield from ((key, own) for key, parameters in config.parameters.items() if (own := parameters.own_images))
+    yield from ((key, images) for key, parameters in config.parameters.items() if (images := parameters.own_images))
 
 
 def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, filters: Filters) -> Iterator[Network]:
     for architecture in config.selected_architectures:
         try:
-            found = source.find(dataset, architecture)
+            accuracy_by_weights = source.find(dataset, architecture)
         except CheckpointError:
             if filters.selects(dataset, architecture):
                 raise
-            found = dict.fromkeys(config.placeholder_weights(""))
-        for weights, accuracy in found.items():
+            accuracy_by_weights = dict.fromkeys(config.placeholder_weights(""))
+        for weights, accuracy in accuracy_by_weights.items():
             yield Network(architecture, weights, weights.name if config.has_several_weights else "", accuracy)
 
 
-def _fill_hashes(networks: Iterable[Network], known: Iterable[Network]) -> tuple[Network, ...]:
-    """Return the networks. If an architecture lacks hashes, its networks in `known`, if any, replace them."""
-    networks, weights = tuple(networks), _by_architecture(known)
+def _fill_hashes(networks: Iterable[Network], known_networks: Iterable[Network]) -> tuple[Network, ...]:
+    """Return the networks. If an architecture lacks hashes, its known networks, if any, replace them."""
+    networks, known = tuple(networks), _by_architecture(known_networks)
     filled = []
     for architecture, group in _by_architecture(networks).items():
         is_missing = not all(network.weights.sha256 for network in group)
-        filled += weights.get(architecture, group) if is_missing else group
+        filled += known.get(architecture, group) if is_missing else group
     return tuple(filled)
 
 
@@ -220,7 +220,7 @@ def assumed_facts(config: SweepConfig) -> Facts:
     return Facts(
         {
             dataset: DatasetFacts(
-                {key: ImageFacts(_count_images(config, dataset, own), "") for key, own in _selections(config)},
+                {key: ImageFacts(_count_images(config, dataset, chosen), "") for key, chosen in _selections(config)},
                 networks,
             )
             for dataset in config.datasets
@@ -257,7 +257,7 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
 def merge_plans(sources: Sequence[Path], target: Path) -> None:
     """Write the plan of `target`, or of the first source if it has none, and add missing hashes from all sources.
 
-    A run with filters hashes neither weights nor published corruptions that it does not need.
+    A plan may lack hashes, because a run with filters needs only the weights and corruptions that they select.
     """
     config, facts = load_plan(target if (target / PLAN_FILE).exists() else sources[0])
     for other_config, other in filter(None, map(find_plan, sources)):
@@ -268,15 +268,15 @@ def merge_plans(sources: Sequence[Path], target: Path) -> None:
 
 def _fill_facts(facts: Facts, other: Facts) -> Facts:
     datasets = {
-        dataset: _fill_dataset(own, other.datasets[dataset]) if dataset in other.datasets else own
-        for dataset, own in facts.datasets.items()
+        dataset: _fill_dataset(known, other.datasets[dataset]) if dataset in other.datasets else known
+        for dataset, known in facts.datasets.items()
     }
     return replace(facts, datasets=datasets)
 
 
-def _fill_dataset(own: DatasetFacts, other: DatasetFacts) -> DatasetFacts:
-    corruptions = other.corruptions | own.corruptions if own.images_of() == other.images_of() else own.corruptions
-    return replace(own, networks=_fill_hashes(own.networks, other.networks), corruptions=corruptions)
+def _fill_dataset(facts: DatasetFacts, other: DatasetFacts) -> DatasetFacts:
+    corruptions = other.corruptions | facts.corruptions if facts.images_of() == other.images_of() else facts.corruptions
+    return replace(facts, networks=_fill_hashes(facts.networks, other.networks), corruptions=corruptions)
 
 
 def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
@@ -302,7 +302,7 @@ def load_plan(results: Path) -> tuple[SweepConfig, Facts]:
 
 
 def find_plan(results: Path) -> tuple[SweepConfig, Facts] | None:
-    """Return the sweep and facts of the last run; None if there is no valid plan (the calling run rewrites it)."""
+    """Return the sweep and facts of the last run; None if there is no valid plan."""
     try:
         return load_plan(results)
     except InputError:

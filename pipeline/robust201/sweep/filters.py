@@ -60,11 +60,11 @@ class Filters:
         config: SweepConfig | TrainingConfig,
         noun: str,
         names: tuple[str, ...] | None,
-        own_names: Collection[str],
+        known_names: Collection[str],
     ) -> None:
         for name in names or ():
-            if name not in own_names:
-                suggestion = suggest_key(name, own_names) if noun == "key" else did_you_mean(name, own_names)
+            if name not in known_names:
+                suggestion = suggest_key(name, known_names) if noun == "key" else did_you_mean(name, known_names)
                 raise ConfigError(
                     f"Selecting failed for {config.name}: expected one of its {noun}s, got {name!r}.{suggestion}"
                 )

@@ -97,7 +97,7 @@ class Inputs:
     def open_published_corruptions(
         self, dataset: str, images: ImageSet | None = None, *, verify: bool = False
     ) -> CorruptedStore:
-        """Open the published corrupted versions of a dataset's clean images (default: the sweep's); they must exist."""
+        """Open the published corrupted versions of clean images, by default the sweep's; their files must exist."""
         section = self._config.datasets[dataset].corruptions
         assert section is not None and section.path is not None  # noqa: S101, PT018 - the schema requires a path
         n_images, keys = self._config.dataset_spec(dataset).n_test, self.selected_corruption_keys(dataset)
@@ -126,7 +126,7 @@ class Inputs:
 
 
 def frost_textures(section: CorruptionsSection) -> FrostTextures:
-    """Return the textures of generated corruptions; synthetic ones take half a second."""
+    """Return the frost textures of generated corruptions; computing synthetic textures takes half a second."""
     if section.frost == "imagecorruptions" and section.frost_path is not None:
         return load_frost(section.frost_path)
     return synthetic_frost(section.seed)

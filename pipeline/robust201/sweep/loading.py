@@ -100,16 +100,16 @@ def _parse(model: type[_Model], payload: Mapping[str, Any], source: str, locate:
     try:
         return model.model_validate(payload)
     except (ValidationError, RobustError) as error:
-        kind: type[RobustError] = ConfigError
+        error_class: type[RobustError] = ConfigError
         if isinstance(error, ValidationError):
             problem = describe_problem(error, model)
             field_path = field_names_of(error.errors(include_url=False)[0]["loc"]) or _field_path_in(problem, model)
         else:
-            kind, problem = type(error), str(error)
-            field_path = ("architectures",) if kind is ArchitectureError else _field_path_in(problem, model)
+            error_class, problem = type(error), str(error)
+            field_path = ("architectures",) if error_class is ArchitectureError else _field_path_in(problem, model)
         location = locate(field_path) if locate else source
         name, page = ("sweep", "configuration") if model is SweepConfig else ("training YAML", "training")
-        raise kind(
+        raise error_class(
             f"Reading the {name} failed for {location}: {problem} docs/{page}.md explains every field."
         ) from error
 

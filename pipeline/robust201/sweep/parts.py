@@ -1,8 +1,8 @@
 """The missing parts of a plan: the difference between its evaluations and a listing of shards.
 
-A part is some strengths of one slice of a unit. A file counts for a strength of a slice if it has the strength, the
-same number of slices and at least the required columns. All missing strengths of a slice form one part, so that they
-are attacked together.
+A part is some strengths of one slice of a unit. A slice counts as stored at a strength if a file has the slice, the
+planned number of slices, the strength and at least the required columns. All missing strengths of a slice form one
+part, so that they are attacked together.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +18,7 @@ from robust201.store.names import Listing, Names, names_of, shard_name
 from robust201.sweep.plan import Plan, PlannedKey
 
 ReadTuple = Callable[[str], tuple[Any, ...]]
-"""Function that returns the tuple behind a digest in a name (`ResultsFolder.read_tuple`)."""
+"""Function that returns the strengths or columns for a digest in a shard's name (`ResultsFolder.read_tuple`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class KeyState:
     """Record of the stored evaluations of a key.
 
     Attributes:
-        done: (slices of all units, strengths) bool (see `PlannedKey.first_slices`).
+        done: (slices of all units, strengths) bool, stored or not (see `PlannedKey.first_slices`).
     """
 
     key: PlannedKey
@@ -199,7 +199,7 @@ def find_stored(key: PlannedKey, names: Names, columns: Collection[str], read_tu
 
 
 def is_stored(part: SlicePart, listing: Listing, read_tuple: ReadTuple) -> bool:
-    """Return whether a listing, such as one of the part's unit, has all strengths of a part."""
+    """Return whether all strengths of a part are in a listing, which may be limited to the part's unit."""
     stored: set[float] = set()
     for row in names_of(listing, part.unit.dataset):
         name = shard_name(part.unit.dataset, row)
@@ -210,7 +210,7 @@ def is_stored(part: SlicePart, listing: Listing, read_tuple: ReadTuple) -> bool:
 
 
 def find_rows(key: PlannedKey, names: Names) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the files of a key's units that are cut into the planned number of slices.
+    """Find the files of a key's units whose names have the planned number of slices.
 
     Returns:
         Positions of the networks (R,), and of the files in `names` (R,), in the order of the files.

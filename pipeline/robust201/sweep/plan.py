@@ -1,8 +1,8 @@
 """The plan of a sweep: its units and their slices, as arrays per dataset and key.
 
 A unit is one network (architecture and weights) on one dataset under one protocol. Its images are cut into slices whose
-number depends on the unit and the results folder only, so every run cuts in the same way. Planning is deterministic and
-does not need torch.
+number depends on the unit and the results folder only, so every run uses the same slices. Planning is deterministic
+and does not need torch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,16 +29,16 @@ from robust201.tasks.columns import PREDICTIONS, columns_of
 from robust201.tasks.parameters import Parameters
 
 SLICE_SECONDS = 60.0
-"""Target time of a slice at one strength on a worker of the assumed speed, in a new results folder. A part attacks
-all its missing strengths together, so with the paper's five to nine strengths it takes several minutes."""
+"""Target time of a slice at one strength on a worker of the assumed speed, in a new results folder. All missing
+strengths of a slice form one part, so with the paper's five to nine strengths a part takes several minutes."""
 
 IMAGES_PER_STEP = 8
-"""Slices begin at multiples of this number of images if results are bit-identical in any batch. With several
-strengths, this number of images fills a batch of the compiled network."""
+"""Slices begin at multiples of this number of images if results do not depend on the batch, to the last bit. With
+several strengths, this number of images fills a batch of the compiled network."""
 
 USER_ATTACK_PASSES = 30.0
-"""Assumed passes of a user's attack, which determine its number of slices. Its `passes` are not in the protocol and may
-change, like the `gmacs` of a user's networks, for which `DEFAULT_GMACS` is assumed."""
+"""Number of forward passes from which the number of slices of a user's attack is computed. The attack's `passes` are
+not used, because they are not in the protocol and may change. In the same way, `DEFAULT_GMACS` replaces `gmacs`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class PlannedKey:
 
     @cached_property
     def first_slices(self) -> NDArray[np.int64]:
-        """(N + 1,) positions of each unit's first slice among the slices of all units, and the total number."""
+        """(N + 1,) position of each unit's first slice among the slices of all units, then the number of all slices."""
         return np.concatenate([[0], np.cumsum(self.n_slices)])
 
     def unit(self, network: int) -> Unit:
@@ -116,7 +116,7 @@ class PlannedKey:
 
     def networks_without_weights(self) -> list[int]:
         """Return the positions of the networks whose weights are unknown (see `sweep.facts.Network`)."""
-        return [row for row, network in enumerate(self.networks) if not network.weights.sha256]
+        return [position for position, network in enumerate(self.networks) if not network.weights.sha256]
 
     def keep_architectures(self, architectures: Collection[ArchitectureId]) -> "PlannedKey":
         """Return the key with the networks of some architectures."""
@@ -161,11 +161,11 @@ class Plan:
 
     @property
     def comparable(self) -> "Plan":
-        """The plan without keys whose images a file chooses, because accuracies on other images are not comparable."""
+        """The plan without keys whose images a file chooses; accuracies on different images are not comparable."""
         return replace(self, keys=tuple(key for key in self.keys if key.parameters.images_file is None))
 
     def save_records(self, folder: ResultsFolder) -> None:
-        """Store the protocols, and the tuples of strengths and columns, that names of shards will refer to."""
+        """Store the protocols, and the tuples of strengths and columns to which the names of shards will refer."""
         for key in self.keys:
             folder.save_record(key.protocol, key.payload)
             folder.save_tuple(key.strengths)
@@ -237,8 +237,8 @@ def _plan_key(
 def _macs_for_slices(
     config: SweepConfig, task: Task, parameters: Parameters, n_classes: int, macs_per_pass: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the assumed cost per image (N,) that sets the number of slices; it depends only on the protocol."""
-    if isinstance(parameters, Attack):  # the cost of an attack that serves all epsilons at once depends on their number
+    """Return the cost per image (N,) that sets the number of slices; no field outside the protocol affects it."""
+    if isinstance(parameters, Attack):  # some attacks serve all epsilons at once, so their cost depends on the number
         parameters = parameters.model_copy(update={"epsilons": parameters.epsilons[:1]})
     if not isinstance(config.space, str):
         macs_per_pass = np.full_like(macs_per_pass, DEFAULT_GMACS * 1e9)

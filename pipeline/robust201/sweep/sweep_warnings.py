@@ -45,7 +45,7 @@ def _find_omitted_corruptions(config: SweepConfig) -> Iterator[str]:
 def find_network_warnings(config: SweepConfig | TrainingConfig) -> Iterator[str]:
     """Warn about defaults for a user's networks: their cost, and the normalisation of images of built-in datasets.
 
-    `robust201 evaluate` does not normalise images.
+    Users may not expect the normalisation, because `robust201 evaluate` does not normalise images.
     """
     if not isinstance(config.space, SpaceFile):
         return
@@ -58,11 +58,11 @@ def find_network_warnings(config: SweepConfig | TrainingConfig) -> Iterator[str]
         normalisation = config.dataset_spec(dataset).normalisation
         if section.normalisation is None and normalisation != NO_NORMALISATION.of_channels(len(normalisation.mean)):
             yield (
-                f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
+                f"the networks of {config.space.file} get the images of {dataset} normalised with mean "
                 f"{_format_numbers(normalisation.mean)} and std {_format_numbers(normalisation.std)}. "
                 "If they take pixels in [0, 1], as with `robust201 evaluate`, write `normalisation: {mean: [0, 0, 0], "
-                f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there, and pass them to "
-                "`evaluate` and `compare` as --mean and --std."
+                f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there, and append them "
+                "to the network of `evaluate` and `compare` as ,mean=… and ,std=…."
             )
 
 

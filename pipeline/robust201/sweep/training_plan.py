@@ -22,7 +22,7 @@ _PASSES_PER_GRADIENT = 3
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """A training run, which is one part of a run (see `run.work.WorkPart`).
+    """A planned training run, which a worker computes as one part (see `run.work.WorkPart`).
 
     Attributes:
         steps: steps of the requested snapshots, ascending; the last one ends the training.
@@ -129,11 +129,11 @@ class TrainingPlanner:
         self._space = config.make_space(code)
 
     def plan(self, trainings: Iterable[Training], requested: Collection[Training]) -> list[PlannedTraining]:
-        """Plan training runs, given the current content of the store. All `requested` ones will be computed.
+        """Plan training runs, given the current content of the store; this run will compute all `requested` ones.
 
         Raises:
             ConfigError: a snapshot is after the end of a training run, a batch has more images than the dataset, or the
-                training images have another number of classes.
+                training images have a different number of classes than the dataset.
             DatasetError: images are missing, damaged or too few.
             CheckpointError: the store has different training runs under the same names, or lacks start weights that no
                 requested training run produces.

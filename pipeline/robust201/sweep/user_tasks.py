@@ -41,7 +41,7 @@ class UserTaskParameters(Parameters):
     function: str = ""
     """Name of the function; by default `perturb` or `measure`."""
     norm: Norm | None = None
-    """Attacks only: norm (`Linf`, `L2` or `L1`) of the ball in which its images must lie."""
+    """Attacks only: norm (`Linf`, `L2` or `L1`) of the ball around an image in which the perturbed image must lie."""
     strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )
@@ -101,7 +101,7 @@ class UserTaskParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Caution about an attack whose strengths are missing (it is called with 0) or seem to have another unit."""
+        """Caution about an attack whose strengths are missing (it is called with 0) or seem to be in another unit."""
         if self.kind == "measure":
             return ()
         if "strengths_given" in self.model_fields_set:

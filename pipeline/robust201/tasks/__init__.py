@@ -95,7 +95,7 @@ FEW_CLASSES = dict.fromkeys(("aa_apgd-ce", "aa_fab-t", "aa_square"), _LINF_BALL)
 def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[str, ...]:
     """Replace each group with its known keys, without duplicates.
 
-    A group without known keys stays in the list, to be rejected as a key.
+    A group without known keys stays in the list, so that the caller rejects it as an unknown key.
     """
     members = {
         group: tuple(key for key in keys if key in known) or (group,)
@@ -134,10 +134,10 @@ def _normalise(text: str) -> str:
 
 
 def find_task(key: str) -> Task:
-    """Return the task of a key in the paper's style or as published (``pgd`` or ``pgd@Linf``).
+    """Return the task of a key, given with or without the norm of the published name (``pgd@Linf`` or ``pgd``).
 
     Raises:
-        ConfigError: the key is unknown; the message names the closest key.
+        ConfigError: the key is unknown; the message suggests the closest key.
     """
     task = next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
     if task is None:

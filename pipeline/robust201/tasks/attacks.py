@@ -115,7 +115,7 @@ class Pgd(Attack):
 
 
 class PgdVariant(Attack):
-    """Projected gradient descent as Wang and Horne use it, with parameters for the differences of implementations."""
+    """Projected gradient descent as in Wang and Horne (2020), with parameters for what differs between programs."""
 
     only_in: ClassVar[Mapping[str, Norm]] = {"rel_stepsize": "Linf", "step_size": "L2"}
 
@@ -143,7 +143,7 @@ class PgdVariant(Attack):
         return _cautions_about_reach("step_size", self.step_size, self.steps, max(self.strengths))
 
     def unsupported_engine_reason(self, engine: str) -> str | None:
-        """Return why Foolbox cannot run this variant: it returns neither its starting points nor other iterates."""
+        """Return why Foolbox cannot run this variant: it returns only the last iterate, without the starting point."""
         if engine == "reference" and self.iterate == "best":
             return (
                 "expected iterate: last with engine: reference, since Foolbox returns the last iterate, got best. "
@@ -158,8 +158,8 @@ class PgdVariant(Attack):
 
 
 _RESISTING_FRACTION = 0.4
-"""Typical fraction of the images that the first attack or target does not fool, so that they are left for the next one.
-Square makes about the same fraction of its queries (docs/protocol/statistics.md)."""
+"""Typical fraction of the images that the first attack (or target class) does not fool, so that the next one needs them
+(docs/protocol/statistics.md, "Cost")."""
 
 _QUERY_FRACTION = 0.39
 """Fraction of Square's queries that are made on CIFAR-10, on average over the paper's epsilons, since fooled images
@@ -167,7 +167,7 @@ make no further queries; on the other datasets, fewer are made (docs/protocol/st
 
 
 class Apgd(Attack):
-    """AutoAttack's APGD on the cross-entropy (Croce and Hein, 2020; in an L1 ball 2021)."""
+    """AutoAttack's APGD on the cross-entropy (Croce and Hein, 2020; for L1 balls, Croce and Hein, 2021)."""
 
     only_in: ClassVar[Mapping[str, Norm]] = {"larger_epsilons": "L1"}
 
@@ -224,7 +224,7 @@ def _untileable_reason(norm: Norm, height: int, width: int) -> str | None:
 
 
 class Square(Attack):
-    """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021), as in AutoAttack."""
+    """Square attack (Andriushchenko et al., 2020; for L1 balls, Croce and Hein, 2021), as in AutoAttack."""
 
     role: ClassVar[Role] = "black box"
     queries: PositiveInt = 5000
@@ -252,14 +252,14 @@ class Standard(Attack):
     """Maximum number of queries of Square per image."""
 
     def stages(self, key: str) -> tuple[tuple[str, Parameters], ...]:
-        # Other parameters have the norm's defaults. Each attack gets the images that resist the earlier attacks.
+        # Other parameters have the norm's defaults. Each attack gets the images that no earlier attack fooled.
         counts = (*[{"steps": self.steps}] * 3, {"queries": self.queries})
         attacks = ("aa_apgd-ce", "aa_apgd-t", "aa_fab-t", "aa_square")
         tasks = [next(task for task in ATTACKS if (task.attack, task.norm) == (name, self.norm)) for name in attacks]
         return tuple((task.key, task.parameters(**count)) for task, count in zip(tasks, counts, strict=True))
 
     def stage_passes(self, n_classes: int) -> tuple[float, ...]:
-        """Return the forward-pass equivalents of each attack, per image that reaches the attack and resists it."""
+        """Return each attack's cost in forward passes for one image that the attack does not fool."""
         targets, gradients = min(9, n_classes - 1), 3.0 * (self.steps + 1)
         return gradients + 10, targets * (gradients + 1), targets * (4.0 * self.steps + 3), self.queries
 
@@ -292,7 +292,7 @@ class Fmn(Attack):
     """Relative change of epsilon in the first step; later changes are smaller."""
     projection: Literal["ball", "none", "both"] = "both"
     """In L2, `ball` projects onto the ball of epsilon, as published; `none` does not, like Foolbox 3.3.4; `both` runs
-    the attack with and without, and takes the nearer image (docs/protocol/attacks.md)."""
+    both variants, and takes the nearer image (docs/protocol/attacks.md)."""
 
     @property
     def n_runs(self) -> int:
@@ -346,7 +346,7 @@ class Spatial(Parameters):
 
     @model_validator(mode="after")
     def _check_points(self) -> Self:
-        # A single grid point would be the lower end of the range instead of its centre.
+        # A single angle or shift would be the lower end of its range instead of the centre.
         if self.rotations == 1 or (self.translations == 1 and self.max_translation):
             raise ValueError(
                 "expected two or more rotations, and two or more translations unless max_translation is 0, got one."

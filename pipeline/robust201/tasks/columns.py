@@ -118,7 +118,7 @@ class Column:
             column's; None if the column contains no means.
         largest: largest per-image number, for means; `to_fixed_point` clips larger numbers to it.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
-        is_counted: (value, `cm`) → whether whole numbers agree with `cm`; None if this cannot be checked.
+        is_counted: (array, `cm`) → whether a column of integers agrees with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
@@ -349,7 +349,7 @@ ELEMENTS: dict[str, tuple[str, ColumnSource]] = {
     for name, source in column.parquet.items()
     if source.element is not None
 }
-"""Numbers that are part of a measurement, such as ``confidence_correct``, with the measurement and their source."""
+"""Parquet column of one element of an array, such as ``confidence_correct`` → its measurement and source."""
 
 PUBLISHED = ("accuracy", "confidence", "cm")
 """Measurements of the published dataset, which are also the default of a sweep."""
@@ -398,7 +398,7 @@ def columns_of(measurements: Sequence[str], n_classes: int) -> tuple[str, ...]:
 
 
 def requested_columns(measurements: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of measurements, which may also be names of single columns."""
+    """Return the columns of measurements; `measurements` may also contain names of single columns."""
     return tuple(name for name, column in COLUMNS.items() if {name, column.measurement} & {*measurements})
 
 

@@ -67,7 +67,7 @@ class Constraint:
             return None
         return (
             f"expected strengths up to {largest:.6g}, the largest {self.name} distance of images of {shape[-2]} x "
-            f"{shape[-1]} pixels, got {max(strengths):g}. Remove it."
+            f"{shape[-1]} pixels, got {max(strengths):g}. Remove larger strengths."
         )
 
     def reach(self, strength: float) -> float:

@@ -45,7 +45,7 @@ class DerivativeParameters(MeasureParameters):
     Attributes:
         mode: mode of BatchNorm.
         batch: images per batch; a batch consists of consecutive images of the selection.
-        columns: columns to measure; None for `default_columns` or, if training mode excludes them, all others.
+        columns: columns to measure; None for `default_columns` or, if training mode excludes these, for all others.
     """
 
     available_columns: ClassVar[tuple[str, ...]]
@@ -136,7 +136,7 @@ class JacobianParameters(DerivativeParameters):
 
 
 class InputGradientParameters(MeasureParameters):
-    """Gradient of the loss with respect to the pixels. The only parameters select the images."""
+    """Gradient of the loss with respect to the pixels. It has no parameters except those that select the images."""
 
     default_columns: ClassVar[tuple[str, ...]] = ("norm", "zero_share")
 

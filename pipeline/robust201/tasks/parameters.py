@@ -33,13 +33,13 @@ class Caution(NamedTuple):
 
 
 class Parameters(StrictModel):
-    """Base class of the parameters of a key, as in the sweep YAML. Clean images have no further parameters."""
+    """Base class of the parameters of a key, as in the sweep YAML. The key `clean` has no parameters, and uses it."""
 
     min_classes: ClassVar[int] = 1
     """Minimum number of classes that the task supports."""
 
     only_in: ClassVar[Mapping[str, Norm]] = {}
-    """Parameters that exist in one norm only, with this norm."""
+    """Parameter that exists in one norm only → this norm."""
 
     role: ClassVar[Role] = "white box"
     """Kind of attack, which determines its comparisons in searches for weak attacks (`evaluation.attack_flags`)."""

@@ -37,6 +37,6 @@ def parse_strength(text: str, constraint: Constraint | None) -> float:
     """Parse a strength: an epsilon for pixels in [0, 1] (``8/255``) or, if the key has no norm ball, a number.
 
     Raises:
-        ValueError: the text is neither.
+        ValueError: the text is not such a strength.
     """
     return float(text) if constraint is None else constraint.strength_of(text)

@@ -1,6 +1,6 @@
-"""One attack, corruption or measure, as planning sees it.
+"""The class `Task`: one attack, corruption or measure, described without importing torch.
 
-A task holds the data that planning needs (parameters, strengths, how an attack is run) and the name of the module that
+A task has the data that planning needs (parameters, strengths, how an attack is run) and the name of the module that
 does the work. Only workers import these modules (`Task.load`), so planning, status and export never import torch.
 """
 
@@ -25,10 +25,10 @@ class Procedure:
     """How an attack of this package is run on images at several strengths (see `attacks.runner`).
 
     Attributes:
-        per: group of images that are attacked together. `sample`: one batch of images at any strengths. `image`: one
+        per: what is attacked together. `sample`: one batch of samples (one image at one strength each). `image`: one
             batch of images at all strengths, for attacks that serve all strengths with one run. `pool`: as many images
             at all strengths as fit into memory; the attack itself divides them into batches.
-        attacks: whether the attack also changes images that are misclassified without an attack.
+        attacks: `all` images, or only those that are `correct` (classified correctly without an attack).
         runs: (parameters, number of classes) → number of runs. After each run, the results are classified, and only
             images that resist are attacked again. Images that resist all runs are returned unchanged. None for a single
             run whose results are returned as they are.
@@ -44,7 +44,7 @@ class Task:
     """One attack, corruption or measure, or the clean images, with the data that planning needs.
 
     Attributes:
-        key: name in the paper's style, such as ``aa_square``.
+        key: name of the task, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         model: class of the key's parameters.
         module: module of the package whose function `kind` does the work, such as ``attacks.pgd``.

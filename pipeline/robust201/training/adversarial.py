@@ -26,7 +26,7 @@ _NORMAL_START_STD = 0.001
 class StepLoss(NamedTuple):
     """Mean loss of one training step, and the logits (B, C) from which the accuracy is computed.
 
-    With PGD, they are the logits of the adversarial images; otherwise, they are the logits of the augmented images.
+    With PGD, the logits are those of the adversarial images; otherwise, of the augmented images.
     """
 
     loss: torch.Tensor

@@ -1,4 +1,4 @@
-"""Random numbers of a training run: one stream per seed, epoch and purpose, with a fixed position for each image.
+"""Random numbers of a training run: one stream per seed, epoch and purpose, in which each image has a fixed position.
 
 Therefore, an image's random numbers do not depend on its batch, on the order of images, or on other images. They are
 raw 64-bit words, because NumPy guarantees the stream of a bit generator, but not the values of a distribution.

@@ -1,4 +1,4 @@
-"""Train one network with a recipe, deterministically and resumably after each step (docs/training.md).
+"""Train one network with a recipe, deterministically; a run can stop after any step and resume (docs/training.md).
 
 On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
 arguments, because it affects the order of float additions.
@@ -42,7 +42,7 @@ _N_CHECKED_IMAGES = 8
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The weights after `step` steps. If the learning rate drops at this point, the drop applies only to later steps.
+    """The weights after `step` steps; a learning rate that drops at this point applies only to later steps.
 
     Attributes:
         step: number of steps so far; 0 for the initial weights.
@@ -81,7 +81,7 @@ def train(
     """Train one network and yield its snapshots in order as they are reached.
 
     While the caller handles a snapshot, the process has its previous settings and random state. The arguments `data`
-    (training data) and `start` (initial weights) are used instead of `recipe.data` and `recipe.start`.
+    (training data) and `start` (initial weights) replace `recipe.data` and `recipe.start`, which are ignored.
     `precision` (fp32 or tf32) applies only to a GPU.
 
     `states` is a folder for saved states of this training run only. With None, no states are saved. A state is saved at
@@ -175,7 +175,7 @@ class _Training:
         self._begin_epoch()
 
     def _check_network(self, second_network: nn.Module) -> None:
-        """Check the logits of a second build of the network on a few images; `Classifier` would freeze the first."""
+        """Check the logits of a second copy of the network on a few images; `Classifier` would freeze the first."""
         if second_network is self._network:
             raise NetworkError(
                 f"Building the network failed for {self._label}: two calls of the function returned the same module, "

@@ -90,14 +90,14 @@ class CosineSchedule(StrictModel):
 
 
 class StepSchedule(_OneFieldSection):
-    """The learning rate is multiplied by `factor` at each point, starting with the first step at or after the point."""
+    """At each point, the learning rate is multiplied by `factor`, from the first step at or after the point on."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_increasing)] | None = None
-    """Points in epochs, such as 62.5."""
+    """Points at which the learning rate changes, in epochs, such as 62.5."""
     at_iterations: Annotated[tuple[StepCount, ...], AfterValidator(_check_increasing)] | None = None
-    """Points in steps."""
+    """Points at which the learning rate changes, in steps."""
     factor: Annotated[float, Field(gt=0, lt=1e3)] = 0.1
-    """Factor of the learning rate at each point."""
+    """Factor by which the learning rate is multiplied at each point."""
 
 
 class Schedule(_OneFieldSection):
@@ -106,7 +106,7 @@ class Schedule(_OneFieldSection):
     cosine: CosineSchedule | None = None
     """Learning rate that decreases to 0 along half a cosine, updated at each step."""
     steps: StepSchedule | None = None
-    """Learning rate that is multiplied by a factor at certain points."""
+    """Learning rate that is multiplied by a factor at given points."""
 
 
 def _check_length(value: object) -> object:
@@ -149,7 +149,7 @@ class _Attack(StrictModel):
 
 
 class PgdTraining(_Attack):
-    """Training on adversarial images only (Madry et al., ICLR 2018); the defaults are those of NAS-RobBench-201."""
+    """Training on adversarial images only (Madry et al., ICLR 2018), by default with NAS-RobBench-201's settings."""
 
     steps: StepCount = 7
     """Number of steps along the sign of the gradient."""
@@ -161,7 +161,7 @@ class TradesTraining(_Attack):
     """Cross-entropy on the image, plus beta times KL(clean || adversarial prediction) (Zhang et al., 2019).
 
     The attack maximises the divergence. A random start is needed because the divergence has no gradient at the image
-    itself; the standard deviation of a `normal` start, 0.001, is that of the authors' code.
+    itself. A `normal` start has a standard deviation of 0.001, as in the authors' code.
     """
 
     steps: StepCount = 10
@@ -261,8 +261,8 @@ class Recipe(StrictModel):
     data: DataSection | None = None
     """Training images other than those of the dataset."""
     start: Start | None = None
-    """Training run whose final weights, including the output layer, are the initial weights; optimiser and schedule
-    restart."""
+    """Training run whose final weights, including the output layer, are the initial weights. The optimiser and the
+    schedule start anew."""
     on: tuple[str, ...] | None = None
     """Datasets to which the recipe applies; by default all."""
     snapshots: Snapshots = Snapshots()

@@ -8,11 +8,11 @@ There are three methods:
   With an adversarially trained network, the result is the authors' D_R (`robust_CIFAR`); with a standard network, it is
   `non_robust_CIFAR`.
 - ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a target class, by default with
-  100 steps of length 0.1 and epsilon 0.5. The target is a random class (`drand`), or the class after the image's label
-  (`ddet`). It becomes the label even if the attack fails. The result is the authors' D_NR.
+  100 steps of length 0.1 and epsilon 0.5. The target is a random class, or the class after the image's label, and
+  becomes the label even if the attack fails. The results are the authors' D_NR (`drand_CIFAR` and `ddet_CIFAR`).
 
 The representation is the input of the network's last linear layer. docs/protocol/training.md gives the source of each
-choice. Each batch of images is stored in an array of its own until all are complete, so an interrupted command resumes
+choice. Each batch of images is stored in a separate array until all are complete, so an interrupted command resumes
 with the missing batches (see `images.store`).
 """
 
@@ -222,7 +222,7 @@ class _FeatureGenerator:
         return pixels
 
     def measure(self, generated: NDArray[np.uint8]) -> dict[str, float]:
-        """Return mean relative distances to the target representations, before and after, or the success rate."""
+        """Return the mean relative distances to the target representations (start and end), or the success rate."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
             for first in range(0, len(generated), self._settings.batch_size):

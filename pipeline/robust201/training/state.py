@@ -44,7 +44,7 @@ class EpochRecord:
 class TrainingState:
     """State of a training run after `step` steps. Tensors are on the CPU, by name.
 
-    `sums`: sum of losses, number of correct images and number of images, in the completed part of an epoch.
+    `sums`: sum of losses, number of correctly classified images and number of images, in the current epoch so far.
     """
 
     step: int
@@ -69,7 +69,7 @@ class StateFolder:
             new_state.stream.write(raw)
         for path in self._paths():
             if path.name != name:
-                path.unlink(missing_ok=True)  # a lost worker may still be alive
+                path.unlink(missing_ok=True)  # a lost worker that is still alive may have deleted it
 
     def load(self, max_step: int) -> TrainingState | None:
         """Return the intact state with the most steps up to `max_step`, or None.

@@ -76,7 +76,7 @@ def import_weights(
         CheckpointError: the source has an unknown format or contains no selected network, or the first weights are
             absent, damaged, not finite, or belong to another network. Errors in later weights are in the report.
         ArchitectureError: the first network is not in the space.
-        ConfigError: the recipe is not a valid name. For spaces other than the default, also if the number of classes is
+        ConfigError: the recipe is not a valid name or, for spaces other than the default, the number of classes is
             unknown.
     """
     if recipe and not re.fullmatch(_RECIPE_NAME, recipe):
@@ -94,7 +94,7 @@ def import_weights(
                 imported.append(outcome)
             elif imported:
                 messages.append(str(outcome))
-            else:  # probably a wrong option, which applies to all networks
+            else:  # probably caused by an invalid option, which affects all networks
                 raise outcome
         if progress is not None:
             progress(n_finished, total)

@@ -41,9 +41,9 @@ def check_shapes(
     name: str,
     advice: str,
 ) -> None:
-    """Check the names and shapes of a network's weights; the space must not execute the user's code.
+    """Check the names and shapes of a network's weights; the space must not execute a user's code.
 
-    The network is built only if its space cannot compute the shapes otherwise. `name` and `advice` are the source of
+    The network is built only if its space cannot compute the shapes without it. `name` and `advice` are the source of
     the weights and the remedy in error messages.
     """
     expected = space.tensor_shapes(architecture, n_classes=n_classes) or _build_shapes(space, architecture, n_classes)

@@ -58,8 +58,8 @@ _RECREATE_ADVICE = "Import the weights again, or run their training again."
 class CheckpointStore:
     """A folder of weights with a manifest, which the first `add` creates.
 
-    At the end of a `with` block, the manifest is flushed. It is read on first use, without torch. If the store verifies
-    hashes (`verify_hashes`), `check` compares the hash of each file once with the manifest.
+    The manifest is read on first use, and flushed at the end of a `with` block. With `verify_hashes`, `check` compares
+    the hash of each file with the manifest, once per file.
     """
 
     def __init__(self, root: Path, *, verify_hashes: bool = False) -> None:
@@ -144,7 +144,7 @@ class CheckpointStore:
         return self._find_matching((space, dataset, index), queries)
 
     def _find_matching(self, network: NetworkName, queries: Sequence["_Query"]) -> tuple[CheckpointRecord, ...]:
-        """Return the sorted matches of all queries; raise if a query matches none, or several recipes."""
+        """Return the sorted matches of all queries; see `find_all` for the errors."""
         trials = self._load_networks().get(network, {})
         for query in queries:
             if not any(query.matches(record) for record in trials.values()):

@@ -1,4 +1,4 @@
-"""Download an entry of the registry to the data folder and verify it; error messages explain the manual alternative."""
+"""Download an entry of the registry to the data folder and verify it; error messages explain the manual download."""
 
 import errno
 import tarfile

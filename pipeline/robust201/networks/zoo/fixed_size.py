@@ -1,7 +1,7 @@
 """Networks whose linear layers require images of 32x32 pixels: LeNet-5, VGG-16, and a network with one hidden layer.
 
 LeNet-5: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, in the
-usual modern form: ReLUs, max-pooling without parameters, convolutions of all input maps, and a linear last layer.
+usual modern form: ReLUs, max-pooling without parameters, convolutions over all input maps, and a linear last layer.
 
 VGG-16: Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015,
 configuration D, in its form for CIFAR with BatchNorm after each of the 13 convolutions, five max-pooling layers, and

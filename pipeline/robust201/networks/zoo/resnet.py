@@ -1,4 +1,4 @@
-"""Residual networks for CIFAR: a 3x3 stem with stride 1 without max-pooling, and four stages of blocks.
+"""Residual networks for CIFAR: a 3x3 stem with stride 1 and no max-pooling, and four stages of blocks.
 
 Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for 32x32
 images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (in bottlenecks

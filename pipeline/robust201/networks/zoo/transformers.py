@@ -65,7 +65,7 @@ _REDUCTION = 4
 """Number of input pixels per position of a heat map."""
 
 _ZERO_ANGLE_WEIGHT = 1e-4
-"""Weight of the angle 0 in mean angles. Without it, the mean has neither direction nor derivative if all angles are
+"""Weight of the angle 0 in mean directions. Without it, a mean has neither direction nor derivative if all angles are
 equally likely, for example on images of one colour."""
 
 

@@ -20,7 +20,7 @@ class ZooNetwork:
     """A network in `NETWORKS`.
 
     Attributes:
-        builder: module of this folder, and its function or class ``builder(width, n_classes, **options)``.
+        builder: ``module.name``, a module of this folder and its function or class of (width, n_classes, **options).
         width: the published width, which is the default.
         options: further arguments of the function.
         requires_32x32: whether images must have 32x32 pixels.
@@ -40,18 +40,18 @@ class ZooNetwork:
         return build(width, n_classes, **self.options)
 
 
-_18: Mapping[str, Any] = {"blocks": (2, 2, 2, 2)}
-_34: Mapping[str, Any] = {"blocks": (3, 4, 6, 3)}
+_BLOCKS_18: Mapping[str, Any] = {"blocks": (2, 2, 2, 2)}
+_BLOCKS_34: Mapping[str, Any] = {"blocks": (3, 4, 6, 3)}
 
 NETWORKS: dict[str, ZooNetwork] = {
-    "resnet18": ZooNetwork("resnet.build_resnet", 64, _18),
-    "resnet34": ZooNetwork("resnet.build_resnet", 64, _34),
-    "resnet50": ZooNetwork("resnet.build_resnet", 64, {**_34, "has_bottlenecks": True}),
+    "resnet18": ZooNetwork("resnet.build_resnet", 64, _BLOCKS_18),
+    "resnet34": ZooNetwork("resnet.build_resnet", 64, _BLOCKS_34),
+    "resnet50": ZooNetwork("resnet.build_resnet", 64, {**_BLOCKS_34, "has_bottlenecks": True}),
     "vgg16": ZooNetwork("fixed_size.build_vgg16", 64, requires_32x32=True),
-    "stn-resnet18": ZooNetwork("transformers.build_stn_resnet", 64, _18, requires_32x32=True, width_divisor=8),
-    "stn-resnet34": ZooNetwork("transformers.build_stn_resnet", 64, _34, requires_32x32=True, width_divisor=8),
-    "ptn-resnet18": ZooNetwork("transformers.build_ptn_resnet", 64, _18, width_divisor=8),
-    "ptn-resnet34": ZooNetwork("transformers.build_ptn_resnet", 64, _34, width_divisor=8),
+    "stn-resnet18": ZooNetwork("transformers.build_stn_resnet", 64, _BLOCKS_18, requires_32x32=True, width_divisor=8),
+    "stn-resnet34": ZooNetwork("transformers.build_stn_resnet", 64, _BLOCKS_34, requires_32x32=True, width_divisor=8),
+    "ptn-resnet18": ZooNetwork("transformers.build_ptn_resnet", 64, _BLOCKS_18, width_divisor=8),
+    "ptn-resnet34": ZooNetwork("transformers.build_ptn_resnet", 64, _BLOCKS_34, width_divisor=8),
     "lenet5": ZooNetwork("fixed_size.build_lenet5", 6, requires_32x32=True),
     "fc7500": ZooNetwork("fixed_size.FullyConnected", 7500, requires_32x32=True),
 }

@@ -1,6 +1,6 @@
 """Inference networks: trained networks compiled to fewer and faster kernels, with equal results up to rounding.
 
-- `program` simplifies a cell, without weights or torch. `folding` folds BatchNorm statistics into convolution weights.
+- `program` simplifies a cell, without using weights. `folding` folds BatchNorm statistics into convolution weights.
 - `kernels` contains the operations. `blocks` runs a program forward and backward. `compiled_network` adds the stem, the
   classifier, and the division of images into batches.
 - On a CPU with AVX-512, `lowering` converts the blocks to a list of operations, `arena` allocates memory for their

@@ -104,7 +104,7 @@ class Runner:
         *,
         rejected: torch.Tensor | None = None,
     ) -> None:
-        """Recompute a region of each leading operation's maps, and save overwritten values of persistent maps.
+        """Recompute one region for each operation in `patches`, and save overwritten values of persistent maps.
 
         `saved_values`, (n, floats per image), is the memory for the overwritten values. If `rejected`, (n,) bool, is
         given, nothing is computed, and the saved values of the rejected images are restored.

@@ -24,7 +24,7 @@ from robust201.networks.nb201.compiled.kernels import (
 from robust201.networks.nb201.compiled.program import CellProgram, Node
 
 Tape = dict[int, torch.Tensor]
-"""ReLU outputs by node, for the backward pass of one block."""
+"""ReLU outputs by node, which the forward pass of a block saves for the backward pass."""
 
 
 class NeededForms(NamedTuple):

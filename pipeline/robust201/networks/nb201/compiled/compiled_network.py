@@ -175,7 +175,7 @@ class InferenceNetwork:
         return self._native if self._native is not None and self._native.supports(pixels) else None
 
     def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
-        """Return the last block's output (b, 4 * channels, H / 4, W / 4) of pixels (b, 3, H, W) float32."""
+        """Return the last block's output (b, 4 * channels, H / 4, W / 4) for pixels (b, 3, H, W) float32."""
         native_network = self._native_for(pixels)
         if native_network is not None:
             return native_network.forward(pixels, keep=tapes is not None)

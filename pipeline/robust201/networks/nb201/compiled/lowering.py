@@ -108,7 +108,7 @@ class Operation:
         channel_stride: number of floats between the colours of an image.
         n_pools: number of leading sources that are pooled before they are added.
         border_scaling: for a sum, 1 if pooled border pixels are scaled up, else 0. For `native.SCALE`, the first step
-            of pooling's backward pass, the number of times that corners are rounded (1 or 2).
+            of pooling's backward pass, 2 if rows and columns are scaled in turn, which rounds corners twice; else 1.
         add, tape, add_after_mask, raw, rectified: see `FinalSteps`.
         weights, bias: parameters of a convolution. For `native.LOAD`, `bias` is the mean that is subtracted.
         factors: for a sum, the factor of each source.

@@ -76,7 +76,7 @@ class NativeNetwork:
         return N_GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
-        """Return the last block's output (B, 4 * channels, H / 4, W / 4), channels_last, of pixels (B, 3, H, W).
+        """Return the last block's output (B, 4 * channels, H / 4, W / 4), channels_last, for pixels (B, 3, H, W).
 
         With `keep`, the maps that `backward` reads are kept; there may be at most `max_gradient_images` images.
         """

@@ -1,7 +1,7 @@
 """Patches: the regions of feature maps that a window of the image can change (see `native_search`).
 
-In each query, a search such as the Square attack changes one window of each image. The first block whose patch would
-cover most of the map, and all later blocks, compute whole maps.
+In each query, a search such as the Square attack changes one window of each image. Leading blocks compute only patches;
+all later blocks, in which patches would save nothing, compute whole maps.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from robust201.networks.nb201.compiled import native
 from robust201.networks.nb201.compiled.lowering import Map, Operation
 
 MIN_SAVED_PASSES = 3.0
-"""Minimum estimated number of full passes that a search must save. Filling the cache costs more than one pass."""
+"""Minimum estimated number of full passes that a search must save, since its start costs more than one pass."""
 
 MIN_SAVING = 0.25
 """Minimum estimated saving per query, as a fraction of a full pass. This margin covers CPU cache misses, which the
@@ -20,7 +20,7 @@ estimate ignores."""
 
 # Relative costs (docs/internals/engine.md). A persistent map costs main-memory traffic, because it is saved, written
 # and restored.
-_CACHED_COST, _CONVOLUTION_COSTS, _POOLING_COST, _ADDITION_COST = 5.0, {1: 3.0, 9: 20.0}, 2.0, 1.0
+_PERSISTENT_COST, _CONVOLUTION_COSTS, _POOLING_COST, _ADDITION_COST = 5.0, {1: 3.0, 9: 20.0}, 2.0, 1.0
 
 
 class Region(NamedTuple):
@@ -37,7 +37,7 @@ class Region(NamedTuple):
         return self.bottom - self.top, self.right - self.left
 
     def spread(self, reach: int, height: int, width: int) -> "Region":
-        """Return the part of a kernel's output that depends on this region; the output has size (height, width)."""
+        """Return the region of the output of a kernel with half-width `reach` that this region affects."""
         rows = max(self.top - reach, 0), min(self.bottom + reach, height)
         return Region(*rows, max(self.left - reach, 0), min(self.right + reach, width))
 
@@ -78,8 +78,8 @@ class Patches:
             for number, operation in enumerate(self.operations)
             for feature_map in operation.written_maps()
         }
-        # For each operation: (number, reach) of each operation whose output it reads. The reach is the number of pixels
-        # that it reads on each side of a pixel.
+        # For each operation: the number of each operation whose output it reads, and the reach (how many pixels it
+        # reads on each side of a pixel).
         self._reads = [[*self._find_reads(operation)] for operation in self.operations]
         self.persistent_maps = self._find_persistent_maps(operations[n_operations:])
         self._persistent_counts = [
@@ -147,7 +147,7 @@ class Patches:
         savings = []
         for number, (operation, cost) in enumerate(zip(self.operations, costs, strict=True)):
             mean_height = sum(regions[number].size[0] for regions in regions_by_start) / len(starts)
-            patch_cost = cost + _CACHED_COST * self._persistent_counts[number]
+            patch_cost = cost + _PERSISTENT_COST * self._persistent_counts[number]
             savings.append(cost - (mean_height / operation.height) ** 2 * patch_cost)
         return [saving / sum(costs) for saving in accumulate(savings)]
 

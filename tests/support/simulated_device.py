@@ -1,8 +1,8 @@
-"""A fake accelerator: its tensors hold CPU tensors, so operations compute real values; the host's waits are counted.
+"""A simulated accelerator: its tensors wrap CPU tensors, so operations compute values; waits of the host are counted.
 
-An operation that mixes tensors of this device and the CPU raises an error, as on a GPU. If PyTorch's deterministic mode
-is "error", a nondeterministic operation does so, too. An operation waits if the host needs a tensor's value, a copy of
-it, or the number of true elements of a mask from the device. The device cannot show what depends on a real GPU: its
+An operation that mixes tensors of this device and the CPU raises an error, as on a GPU. So does a nondeterministic
+operation if PyTorch's deterministic mode is "error". An operation waits if the host needs a tensor's value, a copy of
+it, or the number of true elements of a mask from the device. What depends on a real GPU cannot be tested: its
 kernels' rounding and determinism, graphs, streams, memory, TF32 and speed.
 
 It registers a device in Python (`PrivateUse1`) with private functions of PyTorch; tested with PyTorch 2.13.
@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-NAME = "pretended"
+NAME = "simulated"
 
 WAITING_OPERATIONS = {
     "aten::_local_scalar_dense",
@@ -30,7 +30,7 @@ WAITING_OPERATIONS = {
     "aten::bincount",
     "aten::repeat_interleave",
 }
-"""Operations for which values, or the shape of the result, must be transferred from the device to the host."""
+"""Operations whose results, or shapes of results, must be transferred from the device to the host."""
 
 NONDETERMINISTIC_OPERATIONS = {"aten::cumsum", "aten::put_", "aten::kthvalue", "aten::grid_sampler_2d_backward"}
 """Operations that attacks might use, and that have no deterministic CUDA implementation in PyTorch.

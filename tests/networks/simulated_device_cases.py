@@ -1,4 +1,4 @@
-"""Every attack, measure and network on the fake accelerator: the CPU's bits, one device, no waits inside loops."""
+"""On a simulated accelerator, attacks, measures and networks give the CPU's bits, and do not wait inside loops."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ from robust201.tasks import TASKS
 from tests.networks.test_inference import N_CLASSES as N_CELL_CLASSES
 from tests.networks.test_inference import NORMALISATION as CELL_NORMALISATION
 from tests.networks.test_inference import network_of
-from tests.support.pretended_device import NAME, count_waits, enable_device
+from tests.support.simulated_device import NAME, count_waits, enable_device
 from tests.support.tiny_networks import (
     N_CLASSES,
     NORMALISATION,
@@ -33,7 +33,7 @@ from tests.support.tiny_networks import (
 GRADIENT_ATTACKS = [
     key
     for key, task in TASKS.items()
-    # AutoAttack's stages are also keys.
+    # Ensembles are omitted, because their stages are also keys.
     if task.kind == "attack" and task.model.role not in ("black box", "ensemble")
 ]
 IMAGES = tiny_images(24)
@@ -94,7 +94,7 @@ def evaluate_on(device, key, *, attack_samples=20, **changes):
     return {result.strength: result.values for result in results}, waits
 
 
-# The attacks of the standard versions in L2 and L1 are also keys.
+# The ensembles in L2 and L1 are omitted, because their stages are also keys.
 @pytest.mark.parametrize("key", [key for key in TASKS if key not in ("aa_standard_l2", "aa_standard_l1")])
 def test_results_have_the_bits_of_the_cpu(key):
     changes = {"steps": 16} if key == "hessian_weights" else {}
@@ -103,19 +103,19 @@ def test_results_have_the_bits_of_the_cpu(key):
     np.testing.assert_equal(actual, expected)
 
 
-def waits_of_row(task, parameters):
-    """Return how often the row of an attack lets the host wait, on one batch of samples and at several strengths."""
+def count_expected_waits(task, parameters):
+    """Return how often the host must wait for the device if an attack's samples at all strengths fit into one batch."""
     n_strengths, runs = len(parameters.strengths), task.procedure.runs
     # The host checks each returned batch, and at the end that each image was returned.
     n_waits = n_strengths + 1
     if task.procedure.attacks == "correct":
-        n_waits += 1 + n_strengths  # which images are correct, and the batches of the others
+        n_waits += 1 + n_strengths  # to read which images are correct, and to check the batches of the other images
     # Before each further run, the host reads which samples resist.
     return n_waits + (0 if runs is None else runs(parameters, N_CLASSES) - 1)
 
 
 @pytest.mark.parametrize("key", GRADIENT_ATTACKS)
-def test_attack_waits_as_often_as_its_row_says(key):
+def test_number_of_waits_follows_from_the_procedure_of_the_attack(key):
     task, classifier = TASKS[key], tiny_classifier(TinyNetwork(), attack_samples=2048).to(NAME)
     context = dataclasses.replace(tiny_context(key, classifier), engine="fused")
     images, labels = (torch.from_numpy(array).to(NAME) for array in (IMAGES.images, IMAGES.labels))
@@ -125,7 +125,7 @@ def test_attack_waits_as_often_as_its_row_says(key):
         with count_waits() as waits:
             list(perturb(task, context, parameters, Request(parameters.strengths, images, labels, IMAGES.indices)))
         n_waits.append(len(waits))
-    expected = waits_of_row(task, parameters)
+    expected = count_expected_waits(task, parameters)
     assert n_waits == [expected + 1, expected]  # the first gradient of a network is checked
 
 
@@ -142,7 +142,7 @@ def passes_on(device, classifier):
     return [classifier.logits(pixels), *classifier.loss_and_gradient(pixels, labels)]
 
 
-# Networks with 34 layers have the blocks of those with 18.
+# Networks with 34 layers are omitted, because they have the same types of blocks as networks with 18 layers.
 @pytest.mark.parametrize("name", [name for name in NETWORKS if not name.endswith("34")])
 def test_zoo_networks_have_the_bits_of_the_cpu(name):
     with torch.random.fork_rng():
@@ -157,7 +157,7 @@ def test_cells_have_the_bits_of_the_cpu():
     assert_same_passes(lambda device: Classifier(network, CELL_NORMALISATION, N_CELL_CLASSES, device=device))
 
 
-def test_compiled_cells_have_nearly_the_values_of_the_cpu():
+def test_compiled_cells_are_close_to_those_of_the_cpu():
     """On a CPU, oneDNN computes fused convolutions, whose rounding differs. Folding copies nothing from the device."""
     with count_waits() as waits:
         on_device = compile_network(network_of(SPEC), SPEC, CELL_NORMALISATION, device=NAME)
