@@ -6,12 +6,12 @@ unit, the slice, the numbers of images and classes, and the provenance, which is
 """
 
 import io
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -109,7 +109,7 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         stored = [path[0] for path in reader.column_paths]
         wanted = columns or stored  # of a complete shard, the strengths are compared with the labels
         table = {name: reader.read_column(stored.index(name)) for name in wanted if name in stored}
-        labels = json.loads(reader.metadata.metadata[METADATA_KEY.encode()])
+        labels = orjson.loads(reader.metadata.metadata[METADATA_KEY.encode()])
         if labels["version"] != VERSION:
             raise ValueError(f"version {labels['version']}, not {VERSION}")
         fields = labels["unit"]
