@@ -1,4 +1,4 @@
-"""The variants of PGD match a simple loop that stores all iterates; starting points and published defaults."""
+"""Variants of PGD: parity with a simple loop that stores all iterates, starting points, and published defaults."""
 
 import dataclasses
 
@@ -21,13 +21,13 @@ IMAGES = tiny_images()
 CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 CLASSIFIER = tiny_classifier()
-VARIANTS = {
+CASES = {
     "pgd_linf7": ((4 / 255, 16 / 255), {}),
     # With a step size equal to the larger radius, iterates change so much that the last one is rarely the best.
     "pgd_l2": ((0.1, 0.4), {"step_size": 0.4}),
 }
 """Key → epsilons and parameters."""
-every_key = pytest.mark.parametrize("key", list(VARIANTS))
+every_key = pytest.mark.parametrize("key", list(CASES))
 
 
 def starting_points(key, epsilon):
@@ -67,7 +67,7 @@ def iterates_from_loop(key, epsilon, start, labels):
 @pytest.mark.parametrize("iterate", ["last", "best"])
 @pytest.mark.parametrize("random_start", [True, False])
 def test_variants_match_simple_loop(key, random_start, iterate, label):
-    epsilons, changes = VARIANTS[key]
+    epsilons, changes = CASES[key]
     variant = {"random_start": random_start, "iterate": iterate, "label": label, "steps": STEPS}
     parameters = TASKS[key].parameters(epsilons=epsilons, **variant, **changes)
     images = torch.from_numpy(IMAGES.images)
@@ -117,7 +117,7 @@ def test_zero_gradient_keeps_image(key, iterate):
 
 def test_parameters_have_published_defaults():
     variant = {"random_start": False, "iterate": "last", "label": "given"}
-    linf, l2 = (TASKS[key].parameters() for key in VARIANTS)
+    linf, l2 = (TASKS[key].parameters() for key in CASES)
     assert (linf.strengths, l2.strengths) == ((1.0, 2.0, 4.0, 8.0), (0.25, 0.5))
     assert linf.identity() == {"steps": 7, "rel_stepsize": 0.25, **variant}
     assert l2.identity() == {"steps": 100, "step_size": 0.1, **variant}

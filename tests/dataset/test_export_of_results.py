@@ -21,7 +21,7 @@ from tests.support.runs import run_inline, store_variant
 KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}
 
 
-def test_incomplete_results_need_partial(make_sweep, tmp_path, robust201):
+def test_incomplete_results_are_exported_only_with_partial(make_sweep, tmp_path, robust201):
     run_inline(make_sweep(keys=KEYS), Filters(keys=("clean",)))
     arguments = ("export", tmp_path / "results", "--out", tmp_path / "out")
     assert "digits fgsm at strength 1 is missing" in robust201(*arguments).error_line(3)
@@ -102,14 +102,14 @@ def test_exported_files_have_the_merged_rows_of_slices(make_sweep, tmp_path):
     paths = list((tmp_path / "out/digits").iterdir())
     names = {f"{key}_{name}.json" for key in ("clean", "fgsm") for name in ("accuracy", "confidence", "cm")}
     assert {path.name for path in paths} == names
-    published = {path.stem: json.loads(path.read_text())["digits"] for path in paths}
+    exported = {path.stem: json.loads(path.read_text())["digits"] for path in paths}
     key_rows = KeyRows(folder, plan.keys[1], folder.list())
     assert (plan.keys[1].n_slices > 1).all()
     for network, (unit, rows) in enumerate(key_rows):
         architecture = str(unit.architecture)
         for position, strength in enumerate(unit.strengths):
-            cm = np.array(published["fgsm_cm"]["fgsm"]["cm"][architecture][position])
-            accuracy = published["fgsm_accuracy"]["fgsm"]["accuracy"][architecture][position]
+            cm = np.array(exported["fgsm_cm"]["fgsm"]["cm"][architecture][position])
+            accuracy = exported["fgsm_accuracy"]["fgsm"]["accuracy"][architecture][position]
             assert np.array_equal(rows[strength]["cm"], cm)
             assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
             # If matrices are not read, an accuracy is computed from the accuracies of the slices.
@@ -122,7 +122,7 @@ def test_exported_files_have_the_merged_rows_of_slices(make_sweep, tmp_path):
         assert [unpickled.read(network, ["accuracy"]) for network in range(len(key.networks))] == accuracies
 
 
-def replace_images(folder, row, digest):
+def replace_shard(folder, row, digest):
     """Replace a shard with one that has the same rows and another hash of corrupted images."""
     name = shard_name("digits", row)
     store_variant(folder, name, pixels={1.0: "same", 5.0: digest})
@@ -136,10 +136,10 @@ def test_rows_reject_vanished_files_and_different_corrupted_images(make_sweep):
     names = folder.list()["digits"]
     rows = KeyRows(folder, plan.keys[0], folder.list())
     for name in names:
-        replace_images(folder, name, "images")
+        replace_shard(folder, name, "images")
     with pytest.raises(IncompleteError, match=r"digits brightness.* has vanished"):
         list(rows)
     assert len(list(KeyRows(folder, plan.keys[0], folder.list()))) == 2
-    replace_images(folder, folder.list()["digits"][0], "other")
+    replace_shard(folder, folder.list()["digits"][0], "other")
     with pytest.raises(IncompleteError, match="verify"):
         list(KeyRows(folder, plan.keys[0], folder.list()))

@@ -42,7 +42,7 @@ def test_fetch_unpacks_and_removes_the_archive(tmp_path, cifar10c_server):
     assert cifar10c_server.n_requests == 1, "existing files are not downloaded again"
 
 
-def test_fetch_retries_after_a_temporary_status_and_a_broken_connection(tmp_path, cifar10c_server):
+def test_fetch_retries_after_a_temporary_error_and_a_broken_connection(tmp_path, cifar10c_server):
     cifar10c_server.statuses, cifar10c_server.cuts = [503], [5000]
     fetch("CIFAR-10-C", tmp_path)
     assert_complete(tmp_path)

@@ -66,7 +66,7 @@ def swap(path: Path, siblings: Sequence[Path], rng: Rng) -> None:
     sibling.write_bytes(content)
 
 
-def replace_by(make: Callable[[Path], object]) -> Damage:
+def replace_with(make: Callable[[Path], object]) -> Damage:
     def replace(path: Path, _siblings: Sequence[Path], _rng: Rng) -> None:
         path.unlink()
         make(path)
@@ -92,8 +92,8 @@ def set_wrong_value(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
 
 DAMAGES: tuple[Damage, ...] = (
     *(flip_bit, truncate, overwrite_with_zeros, swap),
-    *map(replace_by, (lambda _path: None, Path.mkdir)),
-    *(replace_by(partial(Path.write_bytes, data=content)) for content in (b"", b"[]", b"\xff\xfe")),
+    *map(replace_with, (lambda _path: None, Path.mkdir)),
+    *(replace_with(partial(Path.write_bytes, data=content)) for content in (b"", b"[]", b"\xff\xfe")),
 )
 
 

@@ -110,7 +110,7 @@ def test_classifier_is_bit_identical_to_autograd_and_compiled_network_equals_it_
 
 
 @contextmanager
-def batch_sizes_set(network, max_logits, max_gradients):
+def padded_network(network, max_logits, max_gradients):
     """Yield a compiled network that pads its batches as on a GPU."""
     model = COMPILED_NETWORKS[network]
     original = model.batch_sizes
@@ -137,7 +137,7 @@ def test_padded_network_calls_the_objective_with_the_rows_of_each_batch(
         requested_rows.append(rows)
         return objective(logits, rows)
 
-    with batch_sizes_set(network, 256, max_gradients) as model:
+    with padded_network(network, 256, max_gradients) as model:
         outputs = evaluate(model, pixels, recording_objective, is_inference=is_inference)
         assert model.batch_sizes.largest <= max_gradients
     # Images do not affect each other, so the outputs do not depend on the batches.

@@ -1,4 +1,4 @@
-"""A network's logits for an image depend on this image alone, and doubtful networks are reported before an attack."""
+"""Networks whose logits depend on other images are rejected, and doubtful networks are reported before an attack."""
 
 import re
 import warnings
@@ -23,7 +23,7 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_classif
 IMAGES = tiny_images(70)
 
 
-class Changed(nn.Module):
+class ChangedNetwork(nn.Module):
     """The tiny network with a changed forward pass."""
 
     def __init__(self, forward: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
@@ -56,9 +56,9 @@ def index_squeezed(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     return logits[:, list(range(logits.shape[1]))]
 
 
-def mask_classes(logits: torch.Tensor, n_masked: int) -> torch.Tensor:
-    """Return the logits with further classes, which are never predicted."""
-    return torch.cat([logits, torch.full((len(logits), n_masked), -1e9)], dim=1)
+def pad_classes(logits: torch.Tensor, n_added: int) -> torch.Tensor:
+    """Return the logits with added classes, which are never predicted."""
+    return torch.cat([logits, torch.full((len(logits), n_added), -1e9)], dim=1)
 
 
 def vary(logits: torch.Tensor) -> torch.Tensor:
@@ -71,9 +71,9 @@ DEPENDENT_PASSES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] =
     "minus the mean image": lambda network, images: network(images - images.mean(dim=0)),
     "weak": lambda network, images: network(images - 0.05 * images.mean(dim=0)),
     "pairs": mix_pairs,
-    "masked classes": lambda network, images: mask_classes(network(images - images.mean(dim=0)), 2),
-    "most classes masked": lambda network, images: mask_classes(network(images - images.mean(dim=0)), 20),
-    "logits of masked classes vary": lambda network, images: vary(mask_classes(network(images - images.mean(0)), 20)),
+    "masked classes": lambda network, images: pad_classes(network(images - images.mean(dim=0)), 2),
+    "most classes masked": lambda network, images: pad_classes(network(images - images.mean(dim=0)), 20),
+    "logits of masked classes vary": lambda network, images: vary(pad_classes(network(images - images.mean(0)), 20)),
     "cumulative": lambda network, images: network(images.cumsum(dim=0)),
     "large batches only": lambda network, images: network(images - (len(images) >= 32) * images.mean(dim=0)),
     "order": lambda network, images: network(images + torch.linspace(0, 1, len(images))[:, None, None, None]),
@@ -85,7 +85,7 @@ DEPENDENT_PASSES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] =
 def test_dependence_on_other_images_is_rejected(case, n_images):
     if case in {"order", "cumulative"} and n_images == 1:
         n_images = 2
-    classifier = tiny_classifier(Changed(DEPENDENT_PASSES[case]))
+    classifier = tiny_classifier(ChangedNetwork(DEPENDENT_PASSES[case]))
     images = CheckedImages.of(tiny_images(n_images), torch.device("cpu"))
     with pytest.raises(
         NetworkError, match=r"^Checking the network failed for net: .* divided into batches.*batch_size=1"
@@ -106,8 +106,8 @@ def evaluate_clean(network: nn.Module, n_images: int = 70, **options: Any) -> No
 @pytest.mark.parametrize("batch_size", [1, 250])
 @pytest.mark.parametrize("n_images", [1, 70])
 def test_networks_that_fail_for_a_single_image_are_rejected_before_attacks(forward, batch_size, n_images):
-    with pytest.raises(NetworkError, match=r"Changed: .*replace squeeze\(\) by flatten\(1\)"):
-        evaluate_clean(Changed(forward), n_images, batch_size=batch_size)
+    with pytest.raises(NetworkError, match=r"ChangedNetwork: .*replace squeeze\(\) by flatten\(1\)"):
+        evaluate_clean(ChangedNetwork(forward), n_images, batch_size=batch_size)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
@@ -122,8 +122,8 @@ def test_rounding_errors_are_not_reported_as_dependence(dtype):
         evaluate_clean(network)
 
 
-def test_tensors_that_change_are_rejected_and_restored():
-    class Counting(Changed):
+def test_networks_whose_tensors_change_are_rejected_and_restored():
+    class Counting(ChangedNetwork):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             with torch.no_grad():
                 self.total.add_(1e-6 * len(images))
@@ -137,7 +137,7 @@ def test_tensors_that_change_are_rejected_and_restored():
             evaluate_clean(network)
         assert network.total == 0
 
-    class Caching(Changed):
+    class Caching(ChangedNetwork):
         """A network that fills a buffer in its first pass only, and resizes another with the batch."""
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -205,9 +205,9 @@ def test_sigmoid_heads_are_reported_before_attacks_and_in_comparisons():
         )
 
 
-def test_single_logits_are_rejected_with_the_remedy():
+def test_error_for_single_logits_states_the_remedy():
     for change in (lambda logits: logits[:, :1], lambda logits: logits[:, 0]):
-        network = Changed(lambda network, images, change=change: change(network(images)))
+        network = ChangedNetwork(lambda network, images, change=change: change(network(images)))
         with pytest.raises(NetworkError, match=r"got a single logit per image .*torch\.cat"):
             evaluate_clean(network)
 
@@ -228,9 +228,9 @@ def test_concurrent_evaluations_restore_the_module():
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0])
-def test_nan_is_detected_inside_transforms(power):
+def test_nan_is_detected_inside_function_transforms(power):
     """With power 0.5, the gradient is NaN for the image with a pixel of 0; with power 1, it is finite."""
-    network = Changed(lambda network, images: network((images * images).pow(power)))
+    network = ChangedNetwork(lambda network, images: network((images * images).pow(power)))
     classifier = Classifier(network, NO_NORMALISATION, 5)
     pixels = (torch.from_numpy(IMAGES.images[:3]) / 255).clamp(min=0.1)
     pixels[1, 0, 0, 0] = 0

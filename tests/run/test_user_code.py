@@ -14,7 +14,7 @@ from robust201.core.errors import IncompleteError, RobustWarning
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.reader import Dataset
 from robust201.dataset.stored_outcomes import read_outcomes
-from robust201.store.events import read_all_events
+from robust201.store.events import read_recent_events
 from tests.conftest import REPOSITORY, THREE_KEYS, FinishedCommand, RunCommand, WriteSweep
 from tests.run.test_extended_sweeps import read_columns
 from tests.support.runs import read_rows
@@ -186,7 +186,7 @@ def test_network_that_ends_in_softmax_is_reported_and_logged(write_custom_sweep,
     result = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models))
     assert result.code == 0, result.err
     assert "softmax" in result.err
-    (warning,) = [event for event in read_all_events(tmp_path / "results") if event["event"] == "warning"]
+    (warning,) = [event for event in read_recent_events(tmp_path / "results") if event["event"] == "warning"]
     assert warning["part"].startswith("narrow")
     assert "softmax" in warning["message"]
 

@@ -11,7 +11,7 @@ from robust201.networks.device import is_out_of_memory
 from robust201.networks.nb201.compiled import InferenceNetwork
 from robust201.networks.nb201.compiled import compiled_network as network
 from robust201.run import networks
-from robust201.store.events import read_all_events
+from robust201.store.events import read_recent_events
 from tests.conftest import THREE_KEYS, TINY_KEYS
 from tests.support.runs import export_bytes, run_sweep
 
@@ -122,7 +122,7 @@ def test_out_of_memory_with_smallest_batch_is_reported(make_sweep, limit_memory,
     # The attempts have 10, 5, 2 and 1 images with the reference engine, and 20, 10 and 8 samples with the fused engine.
     (outcome,) = tally.failures
     assert outcome.failure.startswith("OutOfMemoryError")
-    events = [event["event"] for event in read_all_events(tmp_path / "results")]
+    events = [event["event"] for event in read_recent_events(tmp_path / "results")]
     assert events.count("micro_batch_halved") == n_attempts - 1
 
 

@@ -105,7 +105,7 @@ def test_packing_during_writes_and_reads_loses_nothing(folder):
         reader = ResultsFolder.open(folder.root)
         while not written.done():
             for name in list_names(reader):
-                assert name.names_content(reader.read(name))
+                assert name.matches_content(reader.read(name))
 
     with ThreadPoolExecutor() as pool:
         written = pool.submit(write, folder, contents)

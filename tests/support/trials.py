@@ -12,7 +12,7 @@ import psutil
 import yaml
 
 from robust201.run.guard import session_processes
-from robust201.store.events import read_all_events
+from robust201.store.events import read_recent_events
 from robust201.sweep.loading import load_config
 from tests.conftest import REPOSITORY
 
@@ -136,4 +136,4 @@ def wait_for_parts(trial, process, count=2):
 
 
 def count_done(trial):
-    return sum(event["event"] == "done" for event in read_all_events(trial.results))
+    return sum(event["event"] == "done" for event in read_recent_events(trial.results))

@@ -9,7 +9,7 @@ by-hand/NETWORK.json.
 
 The output is two tables in Markdown. The first has accuracies, and p-values of McNemar's exact test between the fused
 engine and the other two methods on the same images; missing results are shown as dashes. The second compares
-published-dataset with the results that advertorch's authors published with their benchmarks.
+our results in published-dataset with those that advertorch's authors published with their benchmarks.
 """
 
 import argparse

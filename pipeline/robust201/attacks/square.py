@@ -137,7 +137,7 @@ class _SquareSearch:
         self.images, self._windows = images, windows
         self._clean, self._epsilons = samples.clean[rows], samples.epsilons[rows]
         self._search = model.start_search(images, [window.side for window in windows])
-        self._before = self._proposal = self._changed = images
+        self._before = self._proposal = self._window_view = images
 
     def propose(self, query: int) -> torch.Tensor:
         """Return the logits (B, C) of the proposals of a query, numbered from the start of the search."""
@@ -145,15 +145,15 @@ class _SquareSearch:
         rows, columns = slice(window.row, window.row + window.side), slice(window.column, window.column + window.side)
         # Clip only the window, since the other pixels do not change and clipping is idempotent.
         clean = self._clean[:, :, rows, columns]
-        self._changed = self.images[:, :, rows, columns]
-        self._before = self._changed.clone()
+        self._window_view = self.images[:, :, rows, columns]
+        self._before = self._window_view.clone()
         proposal = self._before + 2 * self._epsilons * window.signs
         lower, upper = clean - self._epsilons, clean + self._epsilons
         self._proposal = torch.minimum(torch.maximum(proposal, lower), upper).clamp_(0, 1)
-        self._changed.copy_(self._proposal)
+        self._window_view.copy_(self._proposal)
         return self._search.logits(window.row, window.column, self._proposal)
 
     def accept(self, accepted: torch.Tensor) -> None:
         """Accept the last proposals of some samples: (B,) bool."""
         self._search.accept(accepted)
-        self._changed.copy_(torch.where(accepted.view(-1, 1, 1, 1), self._proposal, self._before))
+        self._window_view.copy_(torch.where(accepted.view(-1, 1, 1, 1), self._proposal, self._before))

@@ -38,7 +38,7 @@ def demo(
     tally = compute(config)
     if not tally.is_complete:
         raise IncompleteError(
-            f"The demo is incomplete for {out}: {console.format_count(len(tally.failures), 'failure')}, and "
+            f"The demo in {out} is incomplete: {console.format_count(len(tally.failures), 'failure')}, and "
             f"{console.format_count(tally.n_planned - tally.n_done, 'missing evaluation')}. "
             f"Resume with: robust201 demo --out {quote(str(out))}"
         )

@@ -124,7 +124,7 @@ def _find_facts(config: "SweepConfig", filters: "Filters", *, reads_inputs: bool
 
 
 def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, explain: bool) -> dict[str, Any]:
-    from robust201.store.events import read_all_events
+    from robust201.store.events import read_recent_events
     from robust201.store.folder import FORMAT_FILE, ResultsFolder
     from robust201.sweep.costs import Speeds, estimate
     from robust201.sweep.explain import explain as find_causes
@@ -143,7 +143,7 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
         protocols, previous_plan = folder.read_protocols(), find_plan(config.results)
         previous_facts = None if previous_plan is None else previous_plan[1]
         causes = find_causes(plan, state, listing, folder.read_tuple, protocols, previous_facts) if explain else []
-    summary = estimate(plan, state, Speeds(read_all_events(config.results)))
+    summary = estimate(plan, state, Speeds(read_recent_events(config.results)))
     return summary | ({"causes": [cause._asdict() | {"text": str(cause)} for cause in causes]} if explain else {})
 
 

@@ -32,7 +32,7 @@ class PartQueue(Generic[PartT]):
         self._deaths_without_result = 0
 
     def take(self, network: Hashable = None) -> PartT | None:
-        """Return the next part for a worker with a loaded network; None if no part is waiting.
+        """Return the next part for a worker that has loaded `network` (None: no network); None if no part is waiting.
 
         If the network has no more parts, the worker gets a new network; if no new network is left, it gets a part of
         the network that has the most waiting parts.
@@ -91,7 +91,7 @@ class PartQueue(Generic[PartT]):
             self._put_back(parts)
             return None
         if not parts:
-            self._count_death("a worker without a part", reason)
+            self._count_death("no part", reason)
             return None
         suspect, *others = parts
         self._put_back(others)
@@ -114,7 +114,7 @@ class PartQueue(Generic[PartT]):
         self._deaths_without_result += 1
         if self._deaths_without_result > MAX_DEATHS_WITHOUT_RESULT:
             raise EvaluationError(
-                f"Running workers failed for {subject}: {self._deaths_without_result} workers died in a row "
-                f"without a result, each on a different part ({reason}). Check the workers' events, or run with "
-                "--executor inline."
+                f"Computing parts failed: {self._deaths_without_result} workers died in a row without a result, each "
+                f"on a different part or on none, the last on {subject} ({reason}). Check the workers' events, or "
+                "run with --executor inline."
             )

@@ -12,7 +12,7 @@ from robust201.run.environment import choose_device_kind
 from robust201.run.images import CorruptedImages, ImagePart
 from robust201.run.lock import hold_lock
 from robust201.run.work import Outcome, Say, Work
-from robust201.store.events import Events, event_files, read_all_events
+from robust201.store.events import Events, event_files, read_recent_events
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.costs import Speeds
@@ -47,7 +47,7 @@ class SweepWork(Work[SlicePart | ImagePart]):
         self.role = "driver" if share is None else "share"
         self.start_worker = partial(start_worker, folder.root.resolve(), self.execution)
         self._results = folder
-        self._speeds = Speeds(read_all_events(folder.root) if share is None else ())  # there may be many shares
+        self._speeds = Speeds(read_recent_events(folder.root) if share is None else ())  # there may be many shares
         self._missing_macs = {(key.key.dataset, key.key.key): key.missing_macs for key in self.state.keys}
 
     def _order_parts(self, share: Share | None) -> Iterator[SlicePart | ImagePart]:

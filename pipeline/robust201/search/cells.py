@@ -12,12 +12,12 @@ _MAX_MUTATION_ATTEMPTS = 100
 
 
 class SearchCells:
-    """The members of a search: cells of a space, identified by their index.
+    """Cells of a space, identified by their index; a search may query only those that are members.
 
     Attributes:
         space: the space.
         isomorphs: (n,) index of the evaluated representative of each cell.
-        members: indices that a search may query, ascending.
+        members: indices of the cells that a search may query, ascending.
     """
 
     def __init__(self, space: CellSpace, is_evaluated: NDArray[np.bool_]) -> None:

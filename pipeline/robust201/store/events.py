@@ -118,8 +118,8 @@ def read_events(path: Path, max_bytes: int | None = TAIL_BYTES) -> list[Event]:
     return events
 
 
-def read_all_events(results: Path) -> Iterator[Event]:
-    """Yield the last events of all processes."""
+def read_recent_events(results: Path) -> Iterator[Event]:
+    """Yield the events at the end of each process's file (see `read_events`)."""
     for path in event_files(results):
         yield from read_events(path)
 

@@ -362,7 +362,7 @@ class ResultsFolder:
             content = self.storage.read(*location)
         except ValueError as error:
             raise self._set_copy_aside(name, location, str(error)) from error
-        if not name.names_content(content):
+        if not name.matches_content(content):
             raise self._set_copy_aside(name, location, "bytes that do not match its name")
         return content
 
@@ -403,7 +403,7 @@ class ResultsFolder:
             if last > start + len(content):
                 start, content = first, self.storage.read(pack.path, first, max(last, first + _RANGE_BYTES))
             name, shard = shard_name(dataset, row), content[first - start : last - start]
-            yield name, shard, name.names_content(shard)
+            yield name, shard, name.matches_content(shard)
 
 
 _NO_PACKS = PackTable({})

@@ -68,8 +68,8 @@ class ShardName(NamedTuple):
         """Path below the folder of shards."""
         return f"{self.dataset}/{self.unit[:2]}/{self.file}"
 
-    def names_content(self, content: bytes) -> bool:
-        """Return whether the name has the hash of a file's content."""
+    def matches_content(self, content: bytes) -> bool:
+        """Return whether a file's content has the hash in the name."""
         return content_hash(content) == self.hash
 
 

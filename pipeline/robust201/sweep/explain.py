@@ -75,8 +75,8 @@ def _find_reasons(
     lacks_strengths = is_missing & ~lacks_columns & stored.any(axis=1)
     counts = Counter({NEW_COLUMNS: int(lacks_columns.sum()), NEW_STRENGTHS: int(lacks_strengths.sum())})
     is_unexplained = is_missing & ~lacks_columns & ~lacks_strengths
-    for reason, networks in _reasons_of_networks(plan, key, names, protocols, earlier):
-        is_explained = is_unexplained & np.repeat(networks, key.n_slices)
+    for reason, is_affected in _reasons_of_networks(plan, key, names, protocols, earlier):
+        is_explained = is_unexplained & np.repeat(is_affected, key.n_slices)
         counts[reason] += int(is_explained.sum())
         is_unexplained &= ~is_explained
     counts[NEW] += int(is_unexplained.sum())

@@ -66,7 +66,7 @@ class NativeSearch:
             _widen_to_tiles(patch, operation.width)
             for patch, operation in zip(patches.regions(region), patches.operations, strict=True)
         ]
-        n_floats = patches.count_saved_floats(regions)
+        n_floats = patches.count_backup_floats(regions)
         if self._saved_values.shape[1] < n_floats:
             self._saved_values = torch.empty(len(self._pixels), n_floats)
         pixels = self._window_pixels(region, len(window))

@@ -18,8 +18,8 @@ MIN_SAVING = 0.25
 """Minimum estimated saving per query, as a fraction of a full pass. This margin covers CPU cache misses, which the
 estimate ignores."""
 
-# Relative costs (docs/internals/engine.md). A persistent map costs main-memory traffic, because it is saved, written
-# and restored.
+# Relative costs (docs/internals/engine.md). A persistent map costs main-memory traffic, because it is backed up,
+# written and restored.
 _PERSISTENT_COST, _CONVOLUTION_COSTS, _POOLING_COST, _ADDITION_COST = 5.0, {1: 3.0, 9: 20.0}, 2.0, 1.0
 
 
@@ -127,8 +127,8 @@ class Patches:
                 regions.append(union([regions[source].spread(reach, *size) for source, reach in reads]))
         return regions
 
-    def count_saved_floats(self, regions: Sequence[Region]) -> int:
-        """Return the number of floats per image that are saved before these regions are overwritten."""
+    def count_backup_floats(self, regions: Sequence[Region]) -> int:
+        """Return the number of floats per image that are backed up before these regions are overwritten."""
         return sum(
             region.size[0] * region.size[1] * operation.output_channels * n_persistent
             for region, operation, n_persistent in zip(regions, self.operations, self._persistent_counts, strict=True)
