@@ -177,7 +177,7 @@ def order_networks(results: DatasetResults, accuracies: "pd.Series[float]") -> l
 
 
 def default_names(results: DatasetResults) -> list[str]:
-    """Return the default evaluations: clean, every attack at its `nearest_strength`, and the mean over corruptions."""
+    """Return the default names: clean, attacks and unknown keys at `nearest_strength`, and the mean of corruptions."""
     attacks = [*results.keys("attack"), *results.keys("other")]
     names = [results.term(key, nearest_strength(key, results.strengths(key))) for key in attacks]
     return [*results.keys(CLEAN), *names, *([CORRUPTION] if CORRUPTION in results.scores else [])]
