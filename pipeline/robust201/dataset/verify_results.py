@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def code(self) -> int:
-        """Exit code: 4 for contradictions, export problems or unstable networks, else 3 if there are findings, else 0."""
+        """Exit code: 4 for contradictions, export problems or unstable networks, else 3 for other findings, else 0."""
         if self.export_problems or any(finding.kind not in REPAIRED_BY_RUN for finding in self.findings):
             return 4
         return 3 if self.findings else 0
