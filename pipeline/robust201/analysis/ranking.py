@@ -40,8 +40,8 @@ class Ranking:
         table: one row per network and evaluation: `network`, `evaluation` (its name, such as ``pgd:1/255`` or
             ``corruption``), `rank` (one more than the number of networks with a higher accuracy), `accuracy`, `low` and
             `high` (its 95% interval over images), `p_value` (of the difference from the best network, adjusted with
-            Holm's method), `tied` (best, or not significantly worse; false for a single network) and `n_images`. If it is
-            unknown, or differs for averaged accuracies, the interval is NaN, and so are all p-values of the evaluation.
+            Holm's method), `tied` (best or not significantly worse; false for a single network) and `n_images`. If it
+            is unknown or differs for averaged accuracies, the interval is NaN, and so are the evaluation's p-values.
         labels: label of each evaluation.
         order: name of the evaluation that orders the networks; empty if there are no accuracies.
         networks: label of each network in the table, by id, in the order of the ranking.
