@@ -191,14 +191,14 @@ def describe_models(name: str) -> str:
     model = MODELS[name]
     shared = {} if model is SweepConfig else nested_models(SweepConfig)
     schema, models = _make_schema(model), nested_models(model)
-    unshared = [(nested, part) for nested, part in sorted(schema.get("$defs", {}).items()) if nested not in shared]
+    unshared = [item for item in sorted(schema.get("$defs", {}).items()) if item[0] not in shared]
     sections = [
         ("Top level", model.__name__, schema),
-        *((_format_heading(nested), nested, part) for nested, part in unshared),
+        *((_format_heading(nested), nested, definition) for nested, definition in unshared),
     ]
     text = "\n\n".join(
-        f"## {heading}\n\n{_extract_summary(part)}\n\n{_describe_fields(models[nested], part, shared)}"
-        for heading, nested, part in sections
+        f"## {heading}\n\n{_extract_summary(definition)}\n\n{_describe_fields(models[nested], definition, shared)}"
+        for heading, nested, definition in sections
     )
     for anchor in {_make_anchor(_format_heading(nested)) for nested in shared}:
         text = text.replace(f"](#{anchor})", f"](sweep-fields.md#{anchor})")
@@ -206,7 +206,7 @@ def describe_models(name: str) -> str:
 
 
 def _describe_fields(model: type[BaseModel], schema: Mapping[str, Any], shared: Collection[str]) -> str:
-    """Return the table of a model's own fields; a sentence names a base class that another page describes."""
+    """Return the table of a model's own fields, with a link to a base class that is described on another page."""
     base = next((base for base in model.__mro__[1:] if base.__name__ in shared), None)
     inherited = base.model_fields if base is not None and issubclass(base, BaseModel) else ()
     fields = {name: field for name, field in schema.get("properties", {}).items() if name not in inherited}
@@ -218,7 +218,7 @@ def _describe_fields(model: type[BaseModel], schema: Mapping[str, Any], shared: 
 
 
 def _describe_defaults(name: str, tasks: Sequence[Task]) -> str:
-    """Return the default of a key's parameter, with the keys that have another default or do not have the parameter."""
+    """Return a parameter's defaults, each with its keys; the first one without keys if all keys have the parameter."""
     keys_by_default: dict[str, list[str]] = {}
     for task in tasks:
         if name in task.field_names:
@@ -231,7 +231,7 @@ def _describe_defaults(name: str, tasks: Sequence[Task]) -> str:
 
 
 def describe_keys() -> str:
-    """Return Markdown with a table for each family of keys: all measures, or keys whose parameters have one model."""
+    """Return Markdown with a table for each family of keys: all measures, or keys with the same class of parameters."""
     families: dict[type[BaseModel], list[Task]] = {}
     for task in TASKS.values():
         family = MeasureParameters if issubclass(task.model, MeasureParameters) else task.model

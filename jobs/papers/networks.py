@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from robust201 import Dataset
 
 
-class Trained(NamedTuple):
+class RunWeights(NamedTuple):
     """Weights in an export: the networks of one training run and length.
 
     Attributes:
@@ -31,7 +31,7 @@ class Trained(NamedTuple):
     seed: int
 
 
-def read_trained(exports: Sequence[Path]) -> list[Trained]:
+def read_trained(exports: Sequence[Path]) -> list[RunWeights]:
     """Return the weights of all exports.
 
     Raises:
@@ -43,17 +43,17 @@ def read_trained(exports: Sequence[Path]) -> list[Trained]:
         weights = (reader.sweep or {}).get("weights") or {}
         if not weights:
             raise ValueError(
-                f"Reading {path} failed: its sweep.json has no weights with recipes. Export a sweep of a store."
+                f"Reading {path} failed: its sweep.json has no weights with recipes. Export a sweep of trained weights."
             )
         for name, fields in weights.items():
             networks.append(
-                Trained(reader, name, fields["recipe"], fields.get("epochs"), fields.get("steps"), fields["seed"])
+                RunWeights(reader, name, fields["recipe"], fields.get("epochs"), fields.get("steps"), fields["seed"])
             )
     return networks
 
 
-def read_accuracies(networks: Sequence[Trained], dataset: str, key: str) -> pd.DataFrame:
-    """Return one row per network and strength: `architecture`, the fields of `Trained`, `strength` and `accuracy`."""
+def read_accuracies(networks: Sequence[RunWeights], dataset: str, key: str) -> pd.DataFrame:
+    """Return one row per network and strength: architecture, strength, accuracy, recipe, epochs, steps and seed."""
     frames = []
     for network in networks:
         if dataset not in network.reader.data or key not in network.reader.keys_all:
@@ -66,7 +66,7 @@ def read_accuracies(networks: Sequence[Trained], dataset: str, key: str) -> pd.D
     return pd.concat(frames, ignore_index=True)
 
 
-def read_outcomes(network: Trained, dataset: str, key: str, strength: float) -> dict[str, NDArray[np.bool_]]:
+def read_outcomes(network: RunWeights, dataset: str, key: str, strength: float) -> dict[str, NDArray[np.bool_]]:
     """Return whether each image was classified correctly, by architecture."""
     outcomes = network.reader.with_weights(network.weights).outcomes(dataset, key, strength)
     return {str(name): correct for name, correct in zip(outcomes.architectures, outcomes.correct, strict=True)}

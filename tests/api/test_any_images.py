@@ -15,7 +15,7 @@ from robust201.gallery import show
 from robust201.images import load_images
 from tests.support.tiny_networks import TinyNetwork, tiny_images
 
-# Networks with random weights classify images by chance.
+# Networks with random weights classify images at chance level.
 pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
 IMAGES = tiny_images()

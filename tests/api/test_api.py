@@ -36,7 +36,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-# Networks with random weights classify images by chance.
+# Networks with random weights classify images at chance level.
 pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
 IMAGES = tiny_images()
@@ -355,7 +355,7 @@ def test_load_model_reads_weights_file(tmp_path, tiny_weights):
     assert torch.equal(load_model(309, "digits", weights=file)(pixels), load_model(309, "digits", tiny_weights)(pixels))
 
 
-def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path, tiny_weights):
+def test_load_model_rejects_wrong_arguments(tmp_path, tiny_weights):
     file = tmp_path / "wrong.safetensors"
     save_file({"a": torch.zeros(1)}, file)
     for error, message, arguments in (

@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError, DatasetError, EvaluationError, Ro
 from robust201.core.records import Normalisation
 from tests.support.tiny_networks import N_CLASSES, NORMALISATION, TinyNetwork, tiny_classifier, tiny_images
 
-# Networks with random weights classify images by chance.
+# Networks with random weights classify images at chance level.
 pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
 IMAGES = tiny_images()

@@ -15,7 +15,7 @@ import robust201
 from robust201.analysis.evaluation import Evaluation
 from robust201.core.errors import ConfigError, RobustWarning
 
-# Networks with random weights classify images by chance.
+# Networks with random weights classify images at chance level.
 pytestmark = pytest.mark.filterwarnings("ignore:.* by chance")
 
 KEYS = ["clean", {"fgsm": {"epsilons": ["8/255", "32/255"]}}]

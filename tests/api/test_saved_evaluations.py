@@ -23,7 +23,7 @@ from robust201.core.errors import (
 from robust201.core.files import sole_writer
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
-# Networks with random weights classify images by chance.
+# Networks with random weights classify images at chance level.
 pytestmark = pytest.mark.filterwarnings("ignore:.* by chance", "ignore:.*did not fool", "ignore:.*steps are few")
 
 IMAGES = tiny_images()

@@ -10,7 +10,7 @@ from PIL import Image
 from robust201.corruptions import blurs
 from robust201.corruptions.frost_textures import synthetic_frost
 from robust201.corruptions.generator import corrupt, corruption_recipes
-from robust201.corruptions.pixel_noise import IMAGENET_SIZE
+from robust201.corruptions.inputs import IMAGENET_SIZE
 from robust201.tasks import CORRUPTIONS
 
 SIZE = 224

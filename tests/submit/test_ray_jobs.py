@@ -46,7 +46,7 @@ def test_unencrypted_token_gives_a_warning(monkeypatch, address, n_warnings):
     assert all(address in str(warning.message) for warning in caught)
 
 
-def test_job_folder_contains_only_code_and_sweep(write_sweep, tmp_path):
+def test_job_folder_contains_only_package_bundled_files_and_yaml(write_sweep, tmp_path):
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
@@ -62,10 +62,10 @@ def test_job_folder_contains_only_code_and_sweep(write_sweep, tmp_path):
     assert not any(name.endswith((".pyc", ".so")) for name in names)
 
 
-def test_job_folder_of_trainings_contains_their_yaml(tmp_path):
-    trainings = write_training_yaml(tmp_path)
-    fields = yaml.safe_load(trainings.read_text())
-    ray_jobs.write_job_folder(load_training(trainings), trainings, tmp_path / "job")
+def test_job_folder_of_training_runs_contains_the_yaml(tmp_path):
+    training_yaml = write_training_yaml(tmp_path)
+    fields = yaml.safe_load(training_yaml.read_text())
+    ray_jobs.write_job_folder(load_training(training_yaml), training_yaml, tmp_path / "job")
     shipped_fields = yaml.safe_load((tmp_path / "job" / ray_jobs.YAML_NAME).read_text())
     assert shipped_fields == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}
 

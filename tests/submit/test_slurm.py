@@ -149,19 +149,19 @@ def test_error_names_invalid_option_and_nothing_is_written(robust201, write_swee
     ("execution", "options", "subject"),
     [({}, ("--tasks", "2"), "--tasks"), ({"device": "auto"}, (), "execution.device")],
 )
-def test_trainings_reject_shares_and_an_unknown_device(robust201, tmp_path, execution, options, subject):
-    trainings = write_training_yaml(tmp_path, execution=execution)
-    assert subject in robust201("submit", "slurm", trainings, *options).error_line(2)
+def test_training_yaml_rejects_tasks_option_and_automatic_device(robust201, tmp_path, execution, options, subject):
+    training_yaml = write_training_yaml(tmp_path, execution=execution)
+    assert subject in robust201("submit", "slurm", training_yaml, *options).error_line(2)
     assert not (tmp_path / "store").exists()
 
 
-def test_trainings_have_one_task_with_all_gpus(robust201, tmp_path):
+def test_training_yaml_has_one_task_with_all_gpus(robust201, tmp_path):
     store = str(tmp_path / STRANGE_PATH)
-    trainings = write_training_yaml(tmp_path, store=store, execution={"device": "cuda"})
-    result = robust201("submit", "slurm", trainings, "--print", "--gpus-per-task", "a100:4")
+    training_yaml = write_training_yaml(tmp_path, store=store, execution={"device": "cuda"})
+    result = robust201("submit", "slurm", training_yaml, "--print", "--gpus-per-task", "a100:4")
     directives = parse_directives(result.out)
     assert (directives["array"], directives["gres"]) == ("1-1", "gpu:a100:4")
-    expected = ["run", str(trainings), "--out", store, "--executor", "ray", "--workers", "4", "--slurm-requeue"]
+    expected = ["run", str(training_yaml), "--out", store, "--executor", "ray", "--workers", "4", "--slurm-requeue"]
     assert parse_command(result.out)[4:] == expected
 
 
@@ -206,7 +206,7 @@ def test_task_with_progress_is_requeued(write_program, has_progress):
     assert "submit again" in lines[-1]
 
 
-def test_process_without_a_task_is_an_error():
+def test_process_outside_a_job_array_is_an_error():
     with pytest.raises(ConfigError, match="--slurm-requeue"):
         ArrayTask.of({})
 

@@ -108,7 +108,7 @@ def make_plan(
 def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
     """Return plausible values of all columns.
 
-    The accuracy decreases with the strength, at a rate that depends on the architecture.
+    The accuracy usually decreases with the strength, at a rate that depends on the task's kind and on random numbers.
     """
     index = unit.architecture if isinstance(unit.architecture, int) else len(unit.architecture)
     rng = np.random.default_rng([index, len(unit.key), round(strength * 10), *unit.weights.encode()])
@@ -220,7 +220,7 @@ _CACHED_FILES: dict[str, dict[str, bytes]] = {}
 
 
 def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> None:
-    """Write the files that `export` would write, cached in memory, for tests that only start from an export."""
+    """Write the files that `export` would write, cached in memory, for tests that need an export only as input."""
     cache_key = repr((plan, type(store), vars(store or FabricatedStore()), sorted(options.items())))
     if cache_key not in _CACHED_FILES:
         export(out, plan, store, **options)

@@ -31,7 +31,7 @@ def effective_settings() -> tuple[str | bool, ...]:
 
 
 def raw_settings() -> list[str]:
-    """Return all settings without inheritance, and both older settings; leaves the newer settings at "none"."""
+    """Return the newer settings without inheritance, and both older settings; leave the newer settings at "none"."""
     values = []
     for setting in SETTINGS:
         values.append(_GET(*setting))

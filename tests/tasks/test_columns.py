@@ -145,7 +145,7 @@ def store_and_merge(unit, measurement):
 
 
 @every_measurement
-def test_readers_return_stored_values_of_exports(measurement, tmp_path):
+def test_readers_of_exports_return_stored_values(measurement, tmp_path):
     units = [
         replace(UNIT, id=str(architecture), architecture=architecture, key="pgd", strengths=(1.0, 4.0))
         for architecture in (0, 10)

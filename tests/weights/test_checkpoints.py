@@ -249,12 +249,12 @@ def test_split_tar_errors_contain_the_missing_part(nats, tmp_path):
     names = [part.name for part in parts]
     for part in parts[-2:]:  # the last part may contain only the padding at the end of the archive
         part.unlink()
-    with pytest.raises(CheckpointError, match=rf"follows {names[-3]} and is missing"):
+    with pytest.raises(CheckpointError, match=rf"follows {names[-3]}, and this part is missing"):
         list(iter_weights(tmp_path / "download", indices=[5]))
     with pytest.raises(CheckpointError, match=rf"rest of the records must be in the part that follows {names[-3]}"):
         list(iter_weights(tmp_path / "download"))
     parts[1].unlink()
-    with pytest.raises(CheckpointError, match=rf"follows {names[0]} and is missing"):
+    with pytest.raises(CheckpointError, match=rf"follows {names[0]}, and this part is missing"):
         list(iter_weights(tmp_path / "download", indices=[309]))
     parts[0].unlink()
     with pytest.raises(CheckpointError, match=rf"the first part {names[0]} is missing"):

@@ -24,7 +24,7 @@ from scipy.stats import ttest_ind_from_stats
 
 from jobs.papers.figures import draw_lines
 from jobs.papers.image_distribution.psychometrics import fit_psychometric, sensitivity
-from jobs.papers.networks import Trained, read_accuracies, read_trained
+from jobs.papers.networks import RunWeights, read_accuracies, read_trained
 from jobs.papers.page import claims_table, fill, number, p_value, table, write_table
 from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, describe_units, judge, mean_estimate, welch_estimate
 from robust201.statistics.intervals import accuracy_intervals
@@ -97,7 +97,7 @@ COMPARISONS = (
 # --- Tables, from exports
 
 
-def measure(networks: Sequence[Trained]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return R of each trained network, and the mean accuracy curves of each group.
 
     If groups have different numbers of classes, R is computed from the sensitivity d' instead of the accuracy.

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import kendalltau
 
 from jobs.papers.figures import draw_lines
-from jobs.papers.networks import Trained, read_accuracies, read_outcomes, read_trained
+from jobs.papers.networks import RunWeights, read_accuracies, read_outcomes, read_trained
 from jobs.papers.page import claims_table, fill, number, table, write_table
 from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, describe_units, judge, mean_estimate, normal_estimate
 
@@ -65,7 +65,7 @@ def summarise(values: ArrayLike) -> dict[str, float]:
 # --- Tables, from exports
 
 
-def measure_dynamics(networks: Sequence[Trained]) -> pd.DataFrame:
+def measure_dynamics(networks: Sequence[RunWeights]) -> pd.DataFrame:
     """Return clean accuracy and attack success by run, curve and iteration.
 
     Attack success is the fraction of the correctly classified images that are misclassified under the attack, over all
@@ -98,7 +98,7 @@ def _summarise_groups(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def measure_mixing(networks: Sequence[Trained]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def measure_mixing(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return accuracies by network, curve and fraction alpha, and the slope over alpha by network and curve."""
     frames = []
     for key in networks[0].reader.keys_all:
@@ -117,7 +117,7 @@ def measure_mixing(networks: Sequence[Trained]) -> tuple[pd.DataFrame, pd.DataFr
     return _summarise_groups(frame, ["network", "curve", "alpha"]), pd.DataFrame(slopes, columns=slope_columns)
 
 
-def measure_equivariance(networks: Sequence[Trained], seed: int = 0) -> pd.DataFrame:
+def measure_equivariance(networks: Sequence[RunWeights], seed: int = 0) -> pd.DataFrame:
     """Return accuracies by attack, setting, architecture and recipe, averaged over seeds, on each half of the images.
 
     `validation` is the accuracy on a random half of the images, which can be used for selection; the other columns are

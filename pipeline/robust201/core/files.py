@@ -152,7 +152,7 @@ def _write_error(path: Path | str, error: OSError) -> StorageError:
 
 @contextmanager
 def reporting_write_errors(path: Path) -> Iterator[None]:
-    """Convert an OSError while a file is written to a StorageError, or to a StorageFullError if the disk is full."""
+    """Raise StorageError, or StorageFullError if the disk is full, in place of an OSError while a file is written."""
     try:
         yield
     except OSError as error:

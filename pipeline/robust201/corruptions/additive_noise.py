@@ -6,7 +6,7 @@ and Dietterich, 2019).
 
 import numpy as np
 
-from robust201.corruptions.pixel_noise import Constants, CorruptionRandomNumbers, Images
+from robust201.corruptions.inputs import Constants, CorruptionRandomNumbers, Images
 from robust201.corruptions.sampling import truncate
 
 GAUSSIAN_SCALES = Constants(cifar=(0.04, 0.06, 0.08, 0.09, 0.10), imagenet=(0.08, 0.12, 0.18, 0.26, 0.38))

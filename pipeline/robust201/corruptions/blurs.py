@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.portable_floats import exp
-from robust201.corruptions.pixel_noise import (
+from robust201.corruptions.inputs import (
     IMAGENET_SIZE,
     Constants,
     CorruptionRandomNumbers,

@@ -9,7 +9,7 @@ from io import BytesIO
 
 import numpy as np
 
-from robust201.corruptions.pixel_noise import (
+from robust201.corruptions.inputs import (
     CIFAR_SIZE,
     IMAGENET_SIZE,
     Constants,

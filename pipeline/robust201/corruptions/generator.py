@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.corruptions import MIN_IMAGE_SIZE, additive_noise, blurs, digital, weather
 from robust201.corruptions.frost_textures import FrostTextures
-from robust201.corruptions.pixel_noise import IMAGENET_SIZE, CorruptionRandomNumbers, Images
+from robust201.corruptions.inputs import IMAGENET_SIZE, CorruptionRandomNumbers, Images
 from robust201.tasks import TASKS
 
 GENERATOR_VERSION = 1
@@ -69,7 +69,7 @@ def corrupt(
     """Corrupt images. Each result depends only on its own image and index.
 
     An image's random numbers follow from (seed, key, its index) and are the same at all five severities (see
-    `corruptions.pixel_noise`). Constants that are lengths in pixels are multiplied by H / 32, or by H / 224 if H is at
+    `corruptions.inputs`). Constants that are lengths in pixels are multiplied by H / 32, or by H / 224 if H is at
     least 224.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.corruptions.blurs import blur_along
-from robust201.corruptions.pixel_noise import (
+from robust201.corruptions.inputs import (
     CIFAR_SIZE,
     IMAGENET_SIZE,
     Constants,

@@ -34,8 +34,8 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
         sweep_record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
 
     Raises:
-        InputError: `path` is a file or the working directory, or the folder has an export of another sweep, or files
-            that no export wrote.
+        InputError: `path` is a file, the working directory or a folder above it, or the folder has an export of another
+            sweep, or files that no export wrote.
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     _check_path(path)
@@ -96,8 +96,8 @@ def _reject_other_content(path: Path, sweep_record: Mapping[str, Any]) -> None:
     target, earlier = path.resolve(), _read_sweep(path)
     listed = read_listing(path) if earlier else {}
     for parent, folders, names in os.walk(target):
-        others = folders if earlier is None else [name for name in folders if Path(parent, name).is_symlink()]
-        for file in (Path(parent, name) for name in (*names, *others)):
+        rejected_folders = folders if earlier is None else [name for name in folders if Path(parent, name).is_symlink()]
+        for file in (Path(parent, name) for name in (*names, *rejected_folders)):
             name = file.relative_to(target).as_posix()
             is_unchanged = file.is_file() and name in listed and listed[name] == sha256_of(file)
             if not is_unchanged and not (listed and name == CHECKSUM_FILE):

@@ -94,7 +94,7 @@ def has_columns_of(path: Path, measurement: str) -> bool:
 def iter_parquet_rows(path: Path, measurement: str, architecture: ArchitectureId | None = None) -> Iterator[RowBlock]:
     """Read a measurement of all architectures or of one architecture, one row group at a time.
 
-    For an index, only the row groups whose bounds in the footer include it are read. Rows without a value are left out.
+    For an index, only row groups whose bounds in the footer include it are read. For null values, see `_to_rows`.
 
     Raises:
         ResultsError: the file is damaged, or a value is invalid.
@@ -126,7 +126,7 @@ def _find_groups(file: pq.ParquetFile, architecture: ArchitectureId | None) -> l
 
 
 def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
-    """Convert a table; rows without a value are left out, unless they belong to a measure."""
+    """Convert a table; rows without a value are left out, unless the measurement is confidence or a measure."""
     if table["architecture"].null_count or table["strength"].null_count:
         raise _malformed_error(path, "rows without an architecture or strength")
     first_column = table[next(iter(column_sources(measurement)))]
@@ -203,8 +203,8 @@ def _check_columns(path: Path) -> None:
 
 def _malformed_error(path: Path, fault: str) -> ResultsError:
     return ResultsError(
-        f"Reading failed for {path}: expected distinct rows with an architecture (an integer, or text in spaces "
-        f"without indices), a strength (a double) and a key, got {fault}. {ADVICE}"
+        f"Reading failed for {path}: expected distinct rows with an architecture (an integer, or text if the "
+        f"search space has no indices), a strength (a double) and a key, got {fault}. {ADVICE}"
     )
 
 

@@ -67,7 +67,7 @@ def write_report(dataset: Dataset, out: Path) -> Path:
         "title": html.escape(f"Robustness of {_describe_networks(dataset, all_results)}"),
         "style": _read_resource("report.css"),
         "dataset_options": "".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
-        "answer": _answer_section(rankings),
+        "answer": _best_networks_section(rankings),
         "overview": _overview_section(dataset, all_results),
         "means": html.escape(MEAN_NOTE),
         "sections": "\n".join(_dataset_section(results) for results in all_results),
@@ -190,14 +190,14 @@ def _attack_flags_warning(results: DatasetResults) -> str:
     return _warning("Signs of weak attacks:", [flag.message for flag in flags]) if flags else ""
 
 
-def _answer_section(rankings: Sequence[Ranking]) -> str:
+def _best_networks_section(rankings: Sequence[Ranking]) -> str:
     """Return the section that names the best networks; empty if there are no accuracies."""
-    answers = [
+    paragraphs = [
         f'<p>{html.escape(ranking.summary)}</p><p class="muted">{html.escape(ranking.basis)}</p>'
         for ranking in rankings
         if ranking.summary
     ]
-    return f'<section id="answer">{"".join(answers)}</section>' if answers else ""
+    return f'<section id="answer">{"".join(paragraphs)}</section>' if paragraphs else ""
 
 
 def _dataset_section(results: DatasetResults) -> str:
@@ -210,7 +210,7 @@ def _dataset_section(results: DatasetResults) -> str:
             identifier = html.escape(f"{results.name}-{figure.name}")
             blocks.append(_figure_block(figure, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
-        elif figure.max_networks is None:  # otherwise, there are usually many networks, which other figures summarise
+        elif figure.max_networks is None:  # with a maximum, the usual reason is that there are more networks
             omitted_figures.append(f"{figure.title} (needs {figure.requirement})")
     name = html.escape(results.name)
     omitted = f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}."

@@ -64,7 +64,7 @@ def _permute(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:
     return np.argsort(random_numbers, kind="stable")
 
 
-def select_file(images: ImageSet, path: Path) -> ImageSet:
+def select_listed(images: ImageSet, path: Path) -> ImageSet:
     """Return the images of a full split whose positions a file lists, in ascending order.
 
     Args:

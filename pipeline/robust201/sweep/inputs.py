@@ -12,7 +12,7 @@ from robust201.corruptions.frost_textures import FrostTextures, load_frost, synt
 from robust201.evaluation.user_task import UserTask
 from robust201.images import load_images
 from robust201.images.corrupted import CorruptedStore, open_published
-from robust201.images.selection import select_file
+from robust201.images.selection import select_listed
 from robust201.images.store import read_image_set, write_image_set
 from robust201.networks.space import Space
 from robust201.networks.user_file import UserFileSpace
@@ -64,7 +64,7 @@ class Inputs:
                     raise
                 raise DatasetError(f"{error} Or set `split: test` for the measures.") from error
             if selection.file is not None:
-                images = select_file(images, Path(selection.file))
+                images = select_listed(images, Path(selection.file))
             self._images[dataset, own_selection] = images
         return self._images[dataset, own_selection]
 

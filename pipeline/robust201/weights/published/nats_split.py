@@ -218,7 +218,7 @@ def _make_record_reader(
 def _truncated_message(parts: list[Path], missing_content: str) -> str:
     return (
         f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in the part that follows "
-        f"{parts[-1].name} and is missing. Get the missing part; it is not necessary to join the parts."
+        f"{parts[-1].name}, and this part is missing. Get it; it is not necessary to join the parts."
     )
 
 

@@ -1,4 +1,4 @@
-"""Random numbers and constants of corruptions.
+"""Inputs of corruptions: random numbers and constants.
 
 Each image has a generator, seeded by the seed, the key (the corruption's name) and the image's position in the full
 test split.
@@ -50,7 +50,7 @@ class Constants(Generic[_Constant]):
 
 
 def reference_size(size: int) -> int:
-    """Return the height for which the constants that images of height `size` use were published."""
+    """Return the height of the published images whose constants apply to images of height `size`."""
     return IMAGENET_SIZE if size >= IMAGENET_SIZE else CIFAR_SIZE
 
 
@@ -61,7 +61,7 @@ def scale_of(size: int) -> float:
 
 @dataclass(frozen=True)
 class CorruptionRandomNumbers:
-    """Random numbers of a corruption for a batch of images at positions `indices` (N,) in the full test split."""
+    """Random numbers and frost textures for a batch of images at positions `indices` (N,) in the full test split."""
 
     seed: int
     key: str
