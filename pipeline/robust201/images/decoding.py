@@ -68,7 +68,7 @@ class ImageDecoder:
                 if image.format == "PNG" and encoded[_BIT_DEPTH_OFFSET] > 8:
                     # Pillow would truncate these pixels to 8 bits, and its modes RGB and LA do not show the bit depth.
                     raise DatasetError(
-                        f"Decoding an image failed for {image_name}: expected up to 8 bits per channel, got a PNG of "
+                        f"Decoding an image failed for {image_name}: expected 8 bits per channel, got a PNG of "
                         f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
                     )
                 # Without a resize rule, the size is checked before decoding: a huge image could exhaust the memory.
