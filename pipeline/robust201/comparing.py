@@ -107,8 +107,8 @@ def curves(
     images are classified once more after the attack, to confirm that they fool the network.
 
     Args:
-        networks: see `compare`; also a single network. Saved results must contain the keys with the largest possible
-            epsilon, such as ``fmn:1``.
+        networks: see `compare`; also a single network. Saved results must contain the keys, up to the largest possible
+            epsilon (such as ``fmn:1``) unless all images are fooled.
         images: see `evaluate`; only needed for modules and functions.
         labels: see `evaluate`.
         keys: minimum-norm attacks in one norm: ``"fmn"`` (Linf), ``"fmn_l2"`` or ``"fmn_l1"``, alone or with

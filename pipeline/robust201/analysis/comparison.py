@@ -33,7 +33,7 @@ class Comparison:
     Attributes:
         table: one row per pair of networks, key and strength.
         notices: warnings that a network's accuracies are doubtful, by network.
-        missing: for each network, the evaluations that only other networks have; they are not compared.
+        missing: for each network, the evaluations that it lacks and another network has; empty if keys were requested.
     """
 
     table: pd.DataFrame

@@ -78,7 +78,7 @@ class Evaluation:
     """Result of `robust201.evaluate`.
 
     Attributes:
-        network: name of the network's class.
+        network: name of the network's class, or of the network in a dataset.
         network_sha256: digest of the network's code, settings, tensors and normalisation; empty if it is unknown.
         logits: logits of the first images, to distinguish networks with equal `network_sha256` whose classes call
             different functions of other modules; empty if they are unknown.

@@ -34,9 +34,9 @@ def correlate_measures(
 ) -> pd.DataFrame:
     """Correlate every measure with the accuracies under every key and strength.
 
-    A correlation is over the architectures that have both the measure and the accuracy. If there are fewer than
-    `MIN_ARCHITECTURES`, the row is left out. Intervals are 95% intervals over architectures (see
-    `statistics.rank_correlation`).
+    A correlation is over the architectures that have the measure, the accuracies at all of the key's (selected)
+    strengths and, if any architecture has one, the clean accuracy. If there are fewer than `MIN_ARCHITECTURES`, the row
+    is left out. Intervals are 95% intervals over architectures (see `statistics.rank_correlation`).
 
     Args:
         results: results of a dataset.
@@ -49,7 +49,7 @@ def correlate_measures(
         unknown or is itself one of the two correlated quantities. `gain` is the absolute tau minus the absolute tau of
         the number of parameters, and `beats_parameters` is whether the interval of the gain lies above 0. The interval
         of each of the three coefficients is in the columns with the suffixes `_low` and `_high`. Coefficients and
-        intervals are NaN if the measure or the accuracy is constant.
+        intervals are NaN if the measure or the accuracy is constant; `gain` also if no number of parameters is known.
     """
     measures = collect_measures(results, table)
     selected = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}

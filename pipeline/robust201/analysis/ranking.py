@@ -40,8 +40,8 @@ class Ranking:
         table: one row per network and evaluation: `network`, `evaluation` (its name, such as ``pgd:1/255`` or
             ``corruption``), `rank` (one more than the number of networks with a higher accuracy), `accuracy`, `low` and
             `high` (its 95% interval over images), `p_value` (of the difference from the best network, adjusted with
-            Holm's method), `tied` (whether the network is the best or does not differ significantly from it; false for
-            a single network) and `n_images`. Intervals and p-values are NaN if the number of images is unknown.
+            Holm's method), `tied` (best or not significantly worse; false for a single network) and `n_images`. If it
+            is unknown or differs for averaged accuracies, the interval is NaN, and so are the evaluation's p-values.
         labels: label of each evaluation.
         order: name of the evaluation that orders the networks; empty if there are no accuracies.
         networks: label of each network in the table, by id, in the order of the ranking.
@@ -177,7 +177,7 @@ def order_networks(results: DatasetResults, accuracies: "pd.Series[float]") -> l
 
 
 def default_names(results: DatasetResults) -> list[str]:
-    """Return the default evaluations: clean, every attack at its `nearest_strength`, and the mean over corruptions."""
+    """Return the default names: clean, attacks and unknown keys at `nearest_strength`, and the mean of corruptions."""
     attacks = [*results.keys("attack"), *results.keys("other")]
     names = [results.term(key, nearest_strength(key, results.strengths(key))) for key in attacks]
     return [*results.keys(CLEAN), *names, *([CORRUPTION] if CORRUPTION in results.scores else [])]

@@ -42,8 +42,8 @@ def read_evaluations(
     Args:
         folder: the dataset's folder.
         name: an architecture (with all its weights) or ``ARCHITECTURE@WEIGHTS``.
-        keys: keys, or keys at a strength, such as ``pgd:8/255``. The default is every key at the strength nearest to
-            1/255, to 1 for norms other than Linf, or to severity 3.
+        keys: keys, or keys at a strength, such as ``pgd:8/255``. The default is every key with stored outcomes, at the
+            strength nearest to 1/255, to 1 for norms other than Linf, or to severity 3.
         data: name of the image dataset; None if the folder has only one.
 
     Raises:

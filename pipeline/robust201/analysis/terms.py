@@ -1,7 +1,7 @@
 """Names by which commands select accuracies, and names of measures.
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
-    KEY                         clean, or all strengths of a key
+    KEY                         clean, or all strengths of a key or of a group's keys, such as paper
     KEY:STRENGTH                one evaluation, such as pgd:8/255, pgd_l2:0.5 or fog:3
 
 A name with several accuracies per architecture stands for their mean.
@@ -25,7 +25,7 @@ def measure_name(key: str, measurement: str, strength: float) -> str:
 
 
 def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, float]]:
-    """Return the keys and strengths of a score, a key or a key at a strength; empty for other names."""
+    """Return the keys and strengths of a score, a key, a group or a key at a strength; empty for other names."""
     if name in SCORE_KINDS:
         keys = results.averaged_keys(name)
         return [column for column in results.columns if column[0] in keys]

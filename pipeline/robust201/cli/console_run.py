@@ -89,10 +89,10 @@ class RunDisplay:
 
 
 def show_tally(tally: Tally, noun: str, completion: str, failures_hint: str = "") -> int:
-    """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
+    """Print how a run ended, and return the exit code: 0 if the run is complete without failures, else 3.
 
-    `noun` is the singular of what the run counts, such as ``evaluation``. A complete run prints `completion`, and a run
-    with failures prints `failures_hint`.
+    `noun` is the singular of what the run counts, such as ``evaluation``. If the code is 0, `completion` is printed; if
+    there are failures, `failures_hint` is printed.
     """
     n_new = tally.n_done - tally.n_done_before
     say(

@@ -32,7 +32,7 @@ def export(
     no_json: Annotated[bool, typer.Option("--no-json", help="Do not write JSON in the published layout.")] = False,
     weights: Annotated[
         str | None,
-        typer.Option("--weights-name", metavar="NAME", help="Weights to export as JSON, if there are several."),
+        typer.Option("--weights-name", metavar="NAME", help="Weights to export; needed for JSON if there are several."),
     ] = None,
     outcomes: Annotated[
         Literal["bits", "classes"] | None,

@@ -78,7 +78,7 @@ def import_(
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store.
 
-    This is the only command that unpickles weights.
+    Pickled weights are read with a list of allowed globals.
     """
     from robust201.weights.importing import import_weights
     from robust201.weights.store import CheckpointStore

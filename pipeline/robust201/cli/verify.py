@@ -83,7 +83,7 @@ def verify(
     results = results_of(path)
     unfinished = results.with_name(f".{results.name}.new")
     if unfinished.is_dir():
-        console.say(f"warning: an export to {results} was interrupted; the next export replaces {unfinished}.")
+        console.say(f"warning: an export to {results} runs or was interrupted; the next one replaces {unfinished}.")
     if not is_dataset(results):
         raise typer.Exit(_verify_results(results, exported, attack_flags, as_json=as_json))
     if exported is not None:
@@ -105,7 +105,7 @@ def _verify_results(results: Path, exported: Path | None, attack_flags: bool, *,
         f"{verdict.n_planned - verdict.n_evaluations:,} of {verdict.n_planned:,} missing",
     ]
     if verdict.n_exported is not None:
-        checks.append(f"equal files of the export: {verdict.n_exported:,}")
+        checks.append(f"{console.format_count(verdict.n_exported, 'file')} of the export valid")
     remarks = [str(finding) for finding in verdict.findings if finding.kind == "missing"]
     if verdict.weights is not None and verdict.weights.n_checked:
         n_checked, unexpected = verdict.weights.n_checked, verdict.weights.unexpected
@@ -177,7 +177,7 @@ def _show_differences(report: "ComparisonReport") -> None:
         if names:
             console.out.print(f"only in the {ordinal}: {', '.join(names)}")
     for title, frame in (
-        ("Accuracy of the second set minus accuracy of the first", differing),
+        ("Evaluations with differences (mean_difference: second set minus first)", differing),
         ("Largest changes", report.largest),
     ):
         if len(differing):

@@ -236,8 +236,8 @@ def write_dataset(
         partial: whether to write an incomplete export if evaluations are missing. Units that lack a strength are not
             exported.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
-        outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
-            table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
+        outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes,
+            ``"classes"`` both; with either, a table of the images is written. None writes no outcomes.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
         progress: called with the number of written units and the number of all units.

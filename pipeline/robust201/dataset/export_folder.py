@@ -34,8 +34,8 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
         sweep_record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
 
     Raises:
-        InputError: `path` is a file or the working directory, or the folder has an export of another sweep, or files
-            that no export wrote.
+        InputError: `path` is a file, the working directory or a folder above it, or the folder has an export of another
+            sweep, or files that no export wrote.
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     _check_path(path)

@@ -101,7 +101,7 @@ class DatasetFolder:
 
     @cached_property
     def absent_keys(self) -> list[str]:
-        """Datasets and keys in sweep.json that lack files, such as after an incomplete download."""
+        """Datasets and keys in sweep.json that lack files, although missing.json does not list them."""
         return [
             f"{dataset} {key}"
             for dataset, keys in self._keys_by_dataset.items()
@@ -159,7 +159,7 @@ class DatasetFolder:
         return str(self._custom_parameters[key]["kind"]) if kind == "other" and key in self._custom_parameters else kind
 
     def norm_ball_of(self, key: str) -> Constraint | None:
-        """Return an attack's norm ball; None for keys that are not attacks."""
+        """Return an attack's norm ball; None for attacks without a ball, and for other keys."""
         task = task_of(key)
         if task is not None:
             return task.constraint
@@ -355,7 +355,7 @@ class DatasetFolder:
         return float(n_test) if n_test and self.sweep is None else np.nan
 
     def count_classes(self, dataset: str) -> int | None:
-        """Return the number of classes of a dataset, from the first array with an axis of classes; None if unknown."""
+        """Return the number of classes of a dataset, from the first file of `cm` or `confidence`; None if unknown."""
         for measurement in ("cm", "confidence"):
             for key in self.keys:
                 file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measurement)

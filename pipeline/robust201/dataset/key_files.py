@@ -175,7 +175,7 @@ def _is_single(unit: Unit) -> bool:
 
 
 def default_processes(n_evaluations: int) -> int:
-    """Return the number of processes for an export: one per usable CPU, or 1 for few evaluations."""
+    """Return the number of processes for an export: one per usable CPU up to `MAX_PROCESSES`; 1 for few evaluations."""
     return 1 if n_evaluations < MIN_PARALLEL_EVALUATIONS else min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
 
@@ -183,7 +183,7 @@ def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]
     """Write the files of keys with several processes, or in this process if `processes` is 1.
 
     Raises:
-        StorageError: a process died, or writing failed. Unfinished files are deleted.
+        StorageError: a process died, or writing failed. Temporary files may remain.
     """
     if processes == 1:
         yield from map(KeyFiles.write, keys)

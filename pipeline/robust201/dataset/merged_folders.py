@@ -299,7 +299,7 @@ class MergedFolders:
         return next((kind for folder in self.folders if (kind := folder.kind_of(key)) != "other"), "other")
 
     def norm_ball_of(self, key: str) -> Constraint | None:
-        """Return an attack's norm ball; None for keys that are not attacks."""
+        """Return an attack's norm ball; None for attacks without a ball, and for other keys."""
         return next((ball for folder in self.folders if (ball := folder.norm_ball_of(key))), None)
 
     def unit_of(self, key: str) -> str:
@@ -409,7 +409,7 @@ class MergedFolders:
             `strength` (float64), `network` (int64 or text), `accuracy`, `n_images` (NaN if unknown), `kind` (category:
             ``counted``, since all images were evaluated) and `standard_error` (over samples of images; NaN if the
             number of images is unknown). Rows of `robust201.sampling.estimate` have the same columns, but their errors
-            come from the choice of images: 0 for the kind ``counted``, above 0 for ``estimated``.
+            come from the choice of images, and are 0 for the kind ``counted``; the other kind is ``estimated``.
         """
         return self._collect(self.data)
 

@@ -25,7 +25,7 @@ class Outcomes:
     """Outcomes of several networks on the same images.
 
     Attributes:
-        architectures: ids of the A evaluated architectures, ascending.
+        architectures: ids of the A evaluated architectures, ascending or in the order given to `of`.
         packed: (A, B) uint8, the outcomes of each architecture as bits in B bytes (see `statistics.outcomes`).
         n_images: number of images N.
     """

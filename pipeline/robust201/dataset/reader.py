@@ -79,7 +79,7 @@ class Dataset(MergedFolders):
         space_name: name of the search space.
         cost_space: the search space that computes the costs of the networks; None if they are not cells.
         weights: names of the weights, if a folder has results of named weights.
-        keys_clean: ``["clean"]``.
+        keys_clean: ``["clean"]``, or empty if clean images were not evaluated.
         keys_adv: keys of adversarial attacks.
         keys_cc: keys of common corruptions.
         keys_measure: keys of measures, which describe the networks themselves.
@@ -138,8 +138,8 @@ class Dataset(MergedFolders):
             {dataset: {key: {measure: {id: value}}}}, with keys in the caller's spelling. Ids are strings; only
             evaluated architectures are included (see `get_uid`). A value is a single value for ``clean`` and for a
             measure with one strength, or a list with one value per strength (see `strengths`). A mean over zero images
-            is None. The corruptions of ImageNet16-120, which were never published, have an empty entry if there are no
-            files, as in the published helper class.
+            is None. An entry without files is empty for the corruptions of ImageNet16-120, which were never published
+            (as in the published helper class), and, if `key` is None, for keys that the sweep lacks on a dataset.
         """
         datasets = self.data if data is None else as_names(data)
         keys = self.keys_all if key is None else as_names(key)

@@ -26,7 +26,7 @@ class Finding(NamedTuple):
             a key and severity were computed from different corrupted images), ``record`` (a record that file names
             refer to is missing or damaged; the next run writes it again), ``unstable`` (a network whose outputs depend
             on chance or on earlier passes) or ``missing``.
-        subject: file, or dataset and key.
+        subject: a file, packs, the label of a network, or datasets with keys.
     """
 
     kind: str

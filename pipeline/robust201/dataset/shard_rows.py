@@ -26,7 +26,7 @@ ChosenFiles: TypeAlias = Mapping[tuple[int, float], ShardName]
 """File that provides each strength of each slice."""
 
 READ_AHEAD_BYTES = 128 << 10
-"""Minimum size of the files that are read before they are decoded."""
+"""Minimum total size of the files that are read before the first of them is decoded."""
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class KeyRows:
         return rows_of_network
 
     def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
-        """Yield each unit with its columns by strength, in the order of the plan.
+        """Yield each unit with its columns by strength, in the order of `networks` (see the class).
 
         Raises:
             IncompleteError: a part is missing, or files were computed from different corrupted images.

@@ -32,7 +32,7 @@ _SWEEP_YAML_HEAD = (
 
 
 def side_file_texts(export: Export) -> dict[str, str]:
-    """Return the contents, by file name, of all files of an export except results, versions and card."""
+    """Return the contents of meta.json, sweep.json and sweep.yaml, and of weights.json and missing.json if needed."""
     facts, groups = export.facts, export.groups
     epsilons = spell_epsilons(strengths_of_keys(groups), facts.tasks, export.key_style)
     units = [unit for group in groups for unit in group.units]

@@ -27,7 +27,7 @@ _CACHE_FORMAT = 3
 
 
 def cache_folder() -> Path:
-    """Return the folder of cached numbers: ``robust201`` in ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
+    """Return the folder of cached numbers: ``robust201/tables`` in ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "robust201" / "tables"
 
 

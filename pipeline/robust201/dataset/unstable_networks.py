@@ -57,7 +57,7 @@ def find_unstable_networks(plan: Plan, states: Sequence[KeyState], results: Path
 def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
     """Return the names of all shards (see `ResultsFolder.list`), without those of unstable networks.
 
-    Every reader of results uses this listing, so results of unstable networks count as missing.
+    Exports, comparisons and readers of outcomes use this listing, so results of unstable networks count as missing.
 
     Warns:
         RobustWarning: an unstable network has results.

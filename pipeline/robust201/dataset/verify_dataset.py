@@ -70,8 +70,8 @@ def verify_dataset(
 ) -> DatasetVerdict:
     """Check the files of an exported or published dataset; the results folder is not needed.
 
-    If the folder has a listing, each file is compared with its SHA-256. The reader then checks every value, and
-    accuracies are compared with confusion matrices.
+    If the folder has a listing, each file is compared with its SHA-256. If none differs, the reader checks every value,
+    and accuracies are compared with confusion matrices.
 
     Args:
         folder: the dataset's folder.

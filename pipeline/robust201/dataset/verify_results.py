@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def code(self) -> int:
-        """Exit code: 4 if files contradict each other or the export, 3 if the next run repairs all findings, else 0."""
+        """Exit code: 4 for contradictions, export problems or unstable networks, else 3 for other findings, else 0."""
         if self.export_problems or any(finding.kind not in REPAIRED_BY_RUN for finding in self.findings):
             return 4
         return 3 if self.findings else 0
@@ -184,8 +184,8 @@ def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, .
 def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, and with a new export of the results, which is deleted afterwards.
 
-    Yields a message for each difference, with a remedy. Files that contain versions of software are not compared.
-    Damaged files are also reported in messages, not as exceptions.
+    Yields a message for each difference, with a remedy. README.md, versions.json and sweep.json's version of robust201
+    are not compared with the new export. Damaged files are also reported in messages, not as exceptions.
 
     Raises:
         ResultsError: the folder is not an export.

@@ -43,7 +43,7 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
     """Correlate the rankings on clean images and under all corruptions, one severity at a time.
 
     Returns:
-        Frame as from `attack_correlations`; `view` in the index is the severity's label.
+        One square per severity, with rows and columns labelled by key; `view` in the index is the severity's label.
     """
     keys = results.keys("corruption")
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys(CLEAN) else []
@@ -170,7 +170,7 @@ FIGURES = (
     FigureDefinition(
         "rank-correlation-corruptions",
         "Rank correlation between corruptions",
-        "Kendall's tau-b between clean accuracies and accuracies under every corruption, at one severity.",
+        "Kendall's tau-b between clean accuracies and accuracies under every corruption, with one panel per severity.",
         "Fig. 5",
         "two corruptions, or one and a clean accuracy",
         corruption_correlations,
@@ -193,7 +193,7 @@ FIGURES = (
         "measure-correlations",
         "Measures as predictors of accuracy",
         "Kendall's tau-b of every measure, and of the numbers of parameters and multiply-accumulates, with the "
-        "accuracies under every key and strength, over the architectures that have the measure.",
+        "accuracies under every key and strength, over the architectures that have the measure and the accuracies.",
         "Fig. 6",
         "a measure, such as jacobian, and an accuracy of at least eight architectures",
         measure_correlations,

@@ -158,8 +158,8 @@ def heat_map(
     """Draw a matrix as coloured tiles.
 
     Args:
-        tiles: one row per tile, with its `row`, its `column`, its number `value` and the fields of the tooltip. Tiles
-            without a row or with NaN are empty.
+        tiles: one line per tile, with its `row`, its `column`, its number `value` and the fields of the tooltip. Tiles
+            without a line in this table, and tiles with NaN, are empty.
         names: names of the rows and of the columns, in order.
         layout: layout of the panel.
         colour: colour of the field `value`.
