@@ -1,4 +1,4 @@
-"""Audits of a sweep: equal engines pass, a weak attack is detected, and unsuitable sweeps are rejected."""
+"""Audits of a sweep: equal engines pass, a weak attack is detected, and options that do not apply are rejected."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reader of NumPy files returns the same arrays as NumPy, and raises ValueError for every damaged file."""
+"""The reader of NumPy files returns the same arrays as NumPy, and raises only ValueError for damaged files."""
 
 import numpy as np
 import pytest

@@ -36,7 +36,7 @@ SCRIPT_HASHES = {
 `natural_images(12)` at severities 1 to 5.
 
 They were computed with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy 1.11.4 and Pillow 13, and with
-robust201's random numbers in place of `np.random`. Other corruptions have no hashes: jpeg_compression gave equal
+robust201's random numbers in place of `np.random`. Of the corruptions without hashes, jpeg_compression gave equal
 results, but its bytes depend on libjpeg; elastic_transform differed by up to 3/255 (with OpenCV 5.0, which does not
 round positions to 1/32 pixel, by 1/255); snow and motion_blur need ImageMagick.
 """

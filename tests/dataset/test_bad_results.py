@@ -1,4 +1,4 @@
-"""Commands on results folders that are damaged, in use, on a full disk or of another version."""
+"""Commands on results folders of an unknown version, on paths that are in use, and on a full disk."""
 
 import errno
 import json

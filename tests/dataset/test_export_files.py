@@ -1,4 +1,4 @@
-"""Result files of exports: exact numbers, several processes, compression and killed exports."""
+"""Result files of exports: exact numbers, several processes, failed and killed exports."""
 
 import json
 import os

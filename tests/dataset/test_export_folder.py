@@ -144,7 +144,7 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_next_export_completes_or_reverts_replacement_by_killed_export(
+def test_next_export_reverts_replacement_by_killed_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     # The steps are: move the earlier export and back, which tests that it can be moved; move it; move the new one in

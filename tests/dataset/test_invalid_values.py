@@ -1,4 +1,4 @@
-"""Files with invalid ids, values or rows: every reader rejects them with an error that names the file."""
+"""Files with invalid ids, values or rows: every reader rejects them with an error that names the file or network."""
 
 import json
 from collections.abc import Callable

@@ -55,7 +55,7 @@ def test_curve_metrics_need_a_key_with_a_ball(dataset: Dataset) -> None:
     assert "robustness_r, relative_change" not in metrics.needs
 
 
-def test_scores_include_key_without_ball(folder: Path) -> None:
+def test_adversarial_scores_leave_out_keys_without_ball(folder: Path) -> None:
     results = results_of(folder)
     assert results.keys("attack") == ["pgd", "grid775", "mine"]
     assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # means over the strengths of PGD

@@ -207,7 +207,7 @@ def evaluations() -> Iterator[Row]:
     """Yield the number of correct images by network, engine, key and strength.
 
     To save time, only the small network is attacked by the reference engine and by AutoAttack's standard version in L2
-    and L1, and the heavier cell is attacked only in Linf.
+    and L1, and the heavier cell is not attacked in L2 and L1.
     """
     unattacked = [("clean", {}), *((key, {"severities": [2, 5]}) for key in CORRUPTIONS)]
     for name, model in _networks().items():
@@ -269,7 +269,7 @@ def _run_command(*arguments: object) -> str:
 
 
 def export(folder: Path) -> Iterator[Row]:
-    """Yield hashes of an export of a finished sweep: published JSON, and Parquet rows as CSV without ids."""
+    """Yield hashes of an export of a finished sweep: published JSON, and columns of Parquet rows as CSV."""
     sweep, dataset = folder / "sweep.yaml", folder / "dataset"
     sweep.write_text(yaml.safe_dump(SWEEP | {"results": str(folder / "results")}))
     _run_command("run", sweep)

@@ -1,1 +1,1 @@
-"""Random damage to files of every kind; no reader or command may fail with a traceback or return a wrong result."""
+"""Random damage to files of every kind: no reader or command fails with a traceback; only reading JSON may go wrong."""

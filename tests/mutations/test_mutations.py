@@ -1,4 +1,4 @@
-"""After random damage to a file of any kind, commands give an error, a warning or the right result.
+"""After random damage to a file, commands give an error, a warning or the right result; reading JSON may go wrong.
 
 By default, few mutations run. For many, run
 ``MUTATIONS=500 MUTATIONS_SEED=1 python -m pytest -n 0 --timeout 3600 tests/mutations``.

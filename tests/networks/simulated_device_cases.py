@@ -1,4 +1,4 @@
-"""On a simulated accelerator, attacks, measures and networks give the CPU's bits, and do not wait inside loops."""
+"""On a simulated accelerator, all but compiled cells give the CPU's bits, and gradient attacks wait in no step."""
 
 import dataclasses
 

@@ -22,7 +22,7 @@ NONE, SKIP, CONV_1, CONV_3, POOL = OPERATIONS
 SPECIAL_CELLS = {
     "identity": (NONE, NONE, NONE, SKIP, NONE, NONE),
     "identity via node 1": (SKIP, NONE, NONE, NONE, SKIP, NONE),
-    "three skips": (SKIP, SKIP, NONE, SKIP, SKIP, SKIP),
+    "three paths of skips": (SKIP, SKIP, NONE, SKIP, SKIP, SKIP),
     "no path, zero": (CONV_3, CONV_3, CONV_1, NONE, NONE, NONE),
     "no path, constant": (NONE, NONE, CONV_3, NONE, CONV_1, CONV_3),
     "constant map with a border": (NONE, NONE, CONV_3, CONV_1, NONE, CONV_3),
@@ -35,7 +35,7 @@ SPECIAL_CELLS = {
     "only pooling": (POOL, POOL, POOL, POOL, POOL, POOL),
     "repeated pooling": (POOL, SKIP, SKIP, POOL, SKIP, SKIP),
     "pooling shared by two nodes": (POOL, POOL, NONE, NONE, CONV_3, CONV_1),
-    "pooling and skip of one node": (CONV_1, NONE, NONE, NONE, POOL, SKIP),
+    "pooled 1x1 convolution": (CONV_1, NONE, NONE, NONE, POOL, SKIP),
     "all 3x3": (CONV_3,) * 6,
     "all skip": (SKIP,) * 6,
 }

@@ -1,4 +1,4 @@
-"""Questions on robust features: numbers from exports, verdicts on constructed numbers, and the committed page."""
+"""Questions on robust features: made images, numbers from exports, and verdicts on constructed numbers."""
 
 import math
 from types import SimpleNamespace

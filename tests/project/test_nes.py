@@ -1,4 +1,4 @@
-"""NES, an example of a custom attack (jobs/nes): attacked images, and a sweep."""
+"""NES, an example of a custom attack (jobs/nes): the attacked images."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""Runs in this process: resuming, failures, damage, memory and the lock."""
+"""Runs in this process: the device, the lock, units of another plan, old events, and weights that are absent."""
 
 import json
 import os

@@ -33,7 +33,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize("execution", [{"workers": 3, "cpus_per_worker": 0.7}, {"cpus_per_worker": 4}, {"workers": 3}])
-def test_check_machine_rejects_more_workers_than_cores(execution):
+def test_check_machine_rejects_workers_that_need_more_cores(execution):
     with pytest.raises(ConfigError, match="this machine has 2 in total"):
         check_machine(ExecutionSection(**execution), "fp32")
 

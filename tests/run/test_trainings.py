@@ -37,7 +37,7 @@ TUNED_RECIPE = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "b
 """Recipe with one epoch, which starts from the final weights of `RECIPE`."""
 
 N_STEPS = 9
-"""Number of steps of both recipes."""
+"""Number of steps of both recipes together."""
 
 
 @pytest.fixture(scope="module")

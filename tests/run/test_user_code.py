@@ -249,7 +249,7 @@ COMMANDS = (
     ("submit", "slurm"),
     ("submit", "ray"),
 )
-"""Commands that execute a sweep's code, or make other machines execute it."""
+"""Commands that execute a sweep's code, or prepare its execution on other machines."""
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
@@ -289,7 +289,7 @@ def test_share_executes_the_prepared_copy(write_custom_sweep, robust201, tmp_pat
     assert (result.code, "has changed" in result.err) == (0, False), result.err
 
 
-def test_read_only_commands_execute_no_code(write_custom_sweep, robust201, tmp_path):
+def test_commands_that_compute_nothing_execute_no_code(write_custom_sweep, robust201, tmp_path):
     marker = tmp_path / "executed"
     spy = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
     sweep = write_custom_sweep(

@@ -1,4 +1,4 @@
-"""`robust201 status --watch`: what it displays, and when it ends."""
+"""`robust201 status --watch`: what it displays, and when it ends; and `robust201 status --log`."""
 
 import io
 import json

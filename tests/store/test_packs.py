@@ -1,4 +1,4 @@
-"""Packs and merged folders: the same shards are listed and read, whatever is killed, deleted or damaged."""
+"""Packs and merged folders: whatever is killed or deleted, all shards are listed and read, unless they are damaged."""
 
 import contextlib
 import os

@@ -65,7 +65,7 @@ def test_decode_raises_only_value_errors_for_damaged_content():
             decode(mutation)
         except ValueError:
             n_rejected += 1
-    assert n_rejected > 50  # other mutations change only labels; the hash in the name reveals them
+    assert n_rejected > 50  # others change at most the metadata's labels; the hash in the name reveals them
 
 
 def test_names_are_parsed_and_other_files_ignored():

@@ -55,7 +55,7 @@ def request_status(address: str, token: str | None) -> int:
 
 
 def find_ray_processes(folder: Path) -> list[psutil.Process]:
-    """Return Ray's processes, whose command lines all contain the head's folder."""
+    """Return processes whose command lines contain the head's folder: Ray's, except workers that renamed themselves."""
     processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

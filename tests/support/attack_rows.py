@@ -1,9 +1,9 @@
 """Tasks for tests that are parametrised by task.
 
-Every task is tested against the contract (shapes, range, ball, coverage) with each engine that supports it. The parity
-tests compare every attack with its library. All other properties (independence of batches, order, parts and random
-state) depend on the attack's loop. Each task in `VARIANTS` has the same loop as a fully tested task, and differs from
-it only in norm, loss or grid. A new task is tested fully unless it is added to `VARIANTS`.
+Every task but measures is tested against the contract (shapes, range, ball, coverage) with each engine that supports
+it. The parity tests compare every attack with its library. All other properties (independence of batches, order, parts
+and random state) depend on the attack's loop. Each task in `VARIANTS` has the same loop as a fully tested task, and
+differs from it only in norm, loss or grid. A new task is tested fully unless it is added to `VARIANTS`.
 """
 
 import pytest
@@ -31,8 +31,8 @@ VARIANTS = (
 )
 
 ENSEMBLES = ("aa_standard",)
-"""Keys of tasks that run the attacks of several other tasks. Only their contract tests run by default, because their
-other tests are slow."""
+"""Keys of tasks that run the attacks of several other tasks. Tests that are parametrised by task are slow for them, and
+run for them only on request, except for those of the contract."""
 
 COVERED_TASKS = [task for task in TASKS.values() if task.kind != "measure" and "reference" in task.engines]
 """All tasks that tests of the reference engine cover: attacks, corruptions and `clean`."""

@@ -19,7 +19,7 @@ from robust201.tasks.constraints import CONSTRAINTS
 from tests.support.replayed_random_numbers import LargerBallRandomNumbers, ReplayedRandomNumbers
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
-"""Keys of the attacks that are compared with Foolbox; all others are compared with pyautoattack."""
+"""Keys that `library_images` attacks with Foolbox; under all other keys, it attacks with pyautoattack."""
 
 LIBRARY_BATCHES = (10**9, 10**9)
 """Sizes of batches and pools; the libraries attack all images in one batch."""

@@ -1,4 +1,4 @@
-"""Print hashes of all data that robust201 generates: ``python -m tests.support.processor_probe SIZE…``.
+"""Print hashes of data that robust201 generates: ``python -m tests.support.processor_probe SIZE…``.
 
 The output is a JSON object with the first 16 hex digits of a SHA-256 hash for each name. Only the hashes whose names
 begin with ``control`` may depend on the processor.

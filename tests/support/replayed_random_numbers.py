@@ -1,9 +1,9 @@
 """The random numbers of Foolbox and AutoAttack, replayed for parity tests.
 
-Sources: `foolbox.attacks.gradient_descent_base` (one uniform draw of the batch's shape, on its device),
-`pyautoattack.autopgd_base` (one uniform draw of the attacked images' shape per restart, on the CPU) and
-`pyautoattack.square` (stripes, then row, column and signs of each query, on the CPU). Both libraries draw from torch's
-global generator after seeding it; a separate generator with the same seed gives the same numbers.
+Sources: `foolbox.attacks.gradient_descent_base` (one draw for the batch, on its device; Linf: uniform, L2: normal),
+`pyautoattack.autopgd_base` (one per restart for the attacked images, on the CPU; Linf: uniform, L2 and L1: normal) and
+`pyautoattack.square` (on the CPU; Linf: stripes, then windows; L2 and L1: tiles, then moves of windows). They draw from
+torch's global generator, which is seeded before; a separate generator with the same seed gives the same numbers.
 """
 
 import torch

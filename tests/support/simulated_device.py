@@ -46,7 +46,7 @@ _waits: list[str] = []
 
 @contextmanager
 def count_waits() -> Iterator[list[str]]:
-    """Yield a list to which the operations that wait are appended, in order, until the end of the block."""
+    """Yield a list; at the end of the block, the operations that waited in it are appended in order."""
     start = len(_waits)
     waits: list[str] = []
     try:

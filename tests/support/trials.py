@@ -78,7 +78,7 @@ class Trial:
         return [other for other in session if _name_of(other) == victim][:1]
 
     def kill(self, process, victim):
-        """Kill a process of a run; return the ids of the processes that must also end, or None if none was killed."""
+        """Kill processes of a run; return the ids of the processes that must also end, or None if none was killed."""
         with suppress(psutil.NoSuchProcess):
             children = psutil.Process(process.pid).children()
             session = {other.pid for child in children for other in session_processes(child.pid)}

@@ -1,4 +1,4 @@
-"""Plans: unit ids, which depend only on content, slices and costs."""
+"""Plans: slices, costs, and unit ids, which depend only on content."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""Training data: contents of batches, and epochs with each image once, in a new order."""
+"""Training data: contents of batches, and epochs without repeated images, in a new order."""
 
 from decimal import Decimal
 from math import ceil, floor

@@ -10,8 +10,8 @@ from robust201.networks.model import Model, Objective, WindowSearch, start_searc
 from robust201.networks.watch import Watch, WatchedModel
 
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
-"""Maximum size in bytes of a pool in float32, by device type. A pool contains the samples that are attacked
-together. Attacks with `per="sample"` (see `tasks.task.Procedure`) use batches instead of pools."""
+"""Maximum size in bytes of a pool's images in float32, by device type. A pool contains the samples that are attacked
+together, at least a batch. Attacks with `per="sample"` (see `tasks.task.Procedure`) use batches instead of pools."""
 
 _POOL_BATCHES = {"cpu": 128, "gpu": 16}
 """Maximum number of batches in a pool, by device type. This limit applies if batches are small. With sixteen or more
@@ -33,8 +33,7 @@ class BatchedModel:
     Attributes:
         n_classes: number of classes C.
         batch_size: maximum number of samples per batch.
-        pool_size: maximum number of samples that are attacked together, except by attacks with `per="sample"`. Each
-            sample takes the memory of one float32 image.
+        pool_size: maximum number of samples that are attacked together, except by attacks with `per="sample"`.
     """
 
     def __init__(self, model: Model, n_classes: int, batch_size: int, pool_size: int) -> None:

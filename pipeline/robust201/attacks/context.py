@@ -24,8 +24,8 @@ class Request:
         images: (N, C, H, W), on the classifier's device; uint8, or float32 in [0, 1] if the user passed such images.
         labels: (N,) int64, on the classifier's device.
         indices: (N,) int64 positions of the images in the dataset's full split, which identify their random numbers.
-        on_stage: called at the beginning of each stage of an ensemble, with the stage's number, its key and its number
-            of samples.
+        on_stage: called at the beginning of each stage of an ensemble (in the reference engine, for each batch), with
+            the stage's number, its key and its number of samples.
         on_passes: see `Watch`.
         resumed: saved progress from which an ensemble continues; None to start at the beginning. Only the fused engine
             saves and resumes stages.
@@ -88,8 +88,8 @@ class Context:
     Attributes:
         classifier: the network under test, which maps pixels in [0, 1] to logits.
         seed: the sweep's seed.
-        batch_size: number of images whose random numbers come from one seed in the reference engine; part of the
-            protocol.
+        batch_size: number of images whose random numbers come from one seed in the reference engine and in custom
+            attacks; part of their protocol.
         corrupted_images: source of corrupted images; None if the sweep has no corruptions.
         first_batch: number of the request's first batch in the whole image set, so that an image has the same random
             numbers if the images are evaluated in several parts.

@@ -46,7 +46,7 @@ def keep_in_balls(
 
 
 def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
-    """Return each image's nearest misclassified iterate (B, C, H, W) in all requested runs, at any distance."""
+    """Return each image's nearest misclassified iterate (B, C, H, W) in all requested runs, or the clean image."""
     project = _PROJECTIONS[options.norm]
     projections: dict[str, list[_Project]] = {
         "ball": [project],
@@ -69,7 +69,7 @@ def select_nearest(clean: torch.Tensor, results: Sequence[torch.Tensor], norm: s
 
 
 def _run_once(model: BatchedModel, samples: Samples, options: Fmn, project: _Project) -> torch.Tensor:
-    """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
+    """Return each image's nearest misclassified iterate, or the clean image, in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, options.norm
     delta = torch.zeros_like(clean)
     largest_possible_norm = norms(torch.maximum(clean, 1 - clean), norm)

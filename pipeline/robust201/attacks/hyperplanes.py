@@ -8,8 +8,8 @@ discarded, so the host never waits for the device.
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) from t to
 the nearest point of the hyperplane in the cube. If the hyperplane does not intersect the cube, they return the
 difference to the point of the cube that is closest to the hyperplane. In the code, `is_near` means that the hyperplane
-is reached before any entry reaches 0 or 1. `is_between` means that it is reached after some entries, but not all, have
-reached 0 or 1.
+is reached before any entry reaches 0 or 1. `is_between` means that it is reached after some entries (in L1, possibly
+none), but not all, have reached 0 or 1.
 """
 
 import math

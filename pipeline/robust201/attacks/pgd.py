@@ -50,7 +50,7 @@ def attack(model: BatchedModel, samples: Samples, options: _Options) -> torch.Te
 
 
 def _classes(model: BatchedModel, samples: Samples, start: torch.Tensor, options: _Options) -> torch.Tensor:
-    """Return the classes (B,) that the attack moves away from, or towards if `target` is set."""
+    """Return the classes (B,) that the attack moves towards if `_has_target(options)`, or else away from."""
     if _has_target(options):
         return model.logits(samples.clean).argmin(dim=1)
     if isinstance(options, PgdVariant) and options.label == "predicted":

@@ -38,11 +38,11 @@ class Window(NamedTuple):
 
 
 class WindowMove(NamedTuple):
-    """One proposal of Square in an L2 or L1 ball, which moves the contents of one window to another.
+    """One proposal of Square in an L2 or L1 ball, which sets one window of the perturbation to 0 and changes another.
 
     Attributes:
-        window: index of the destination in a batch of images.
-        source_window: index of the source.
+        window: index in a batch of images, for the window to which a pattern is added.
+        source_window: index of the window that is set to 0.
         side: number of rows and columns of both windows.
         is_turned: whether the halves of the added pattern lie side by side instead of one above the other.
         signs: (B, C, 1, 1) float32 in {-1, 1}, signs of the pattern per image and channel, on the CPU.
@@ -94,7 +94,7 @@ class RandomNumbers:
     def windows(self, run: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         """Draw consecutive proposals of Square, shared by all images: one window per side.
 
-        A window's first row is less than H - side, as in AutoAttack, so squares never reach the last row or column.
+        If side < H, the first row is below H - side, as in AutoAttack, so squares never reach the last row or column.
         """
         channels, height, width = shape
         windows = []
@@ -149,8 +149,8 @@ _MAX_BLOCK_VALUES = _MAX_BLOCK_IMAGES * 3 * 32 * 32
 """Maximum number of values per block, unless a single image has more: blocks of large images have fewer images."""
 
 _MAX_CACHED_BLOCKS = 320
-"""Maximum number of cached blocks, which take up to 240 MiB for images up to 256x256. PGD and APGD use 314 blocks for
-10,000 images of 32x32 pixels, in the same order for every network. A smaller cache would therefore never hit."""
+"""Maximum number of cached blocks per distribution, which take up to 240 MiB for images up to 256x256. PGD and APGD use
+314 blocks for 10,000 images of 32x32 pixels, in the same order for every network; a smaller cache would never hit."""
 
 _Stream = tuple[int, str, str, int]
 """Seed, key, purpose of the numbers, and run."""

@@ -1,9 +1,9 @@
 """The reference implementation of attacks (engine `reference`), which calls Foolbox or AutoAttack for each batch.
 
 Sources: Rauber et al., "Foolbox Native", JOSS 5(53), 2020; Croce and Hein, "Reliable evaluation of adversarial
-robustness with an ensemble of diverse parameter-free attacks", ICML 2020 (`pyautoattack`). Foolbox attacks every image,
-including those that are misclassified without an attack. AutoAttack attacks only images that are classified correctly,
-and returns the clean image if the attack does not succeed.
+robustness with an ensemble of diverse parameter-free attacks", ICML 2020 (`pyautoattack`). FGSM and PGD attack every
+image, including those that are misclassified without an attack. The other attacks change only images that are
+classified correctly, and return the clean image if they do not succeed.
 """
 
 import functools
@@ -143,7 +143,7 @@ _FOOLBOX_ATTACKS: Mapping[type[Parameters], Callable[[Any], Any]] = {
     PgdVariant: _pgd_variant,
     Spatial: _spatial,
 }
-"""Class of the options → function that makes Foolbox's attack. `Fmn` is missing: its one run serves all strengths (see
+"""Class of the options → function that makes Foolbox's attack. `Fmn` is missing: a run serves all strengths (see
 `_minimum_norm_batches`)."""
 
 
@@ -187,7 +187,7 @@ def _minimum_norm_classes(options: Fmn) -> list[Any]:
 
 
 def _minimum_norm_batches(context: Context, options: Fmn, request: Request) -> Iterator[Perturbed]:
-    """Run the attack once on every batch, for all strengths."""
+    """Attack every batch; each run of the attack serves all strengths."""
     attacks = [
         library_class(steps=options.steps, max_stepsize=options.max_stepsize, gamma=options.gamma)
         for library_class in _minimum_norm_classes(options)

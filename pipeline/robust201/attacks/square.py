@@ -31,7 +31,7 @@ AutoAttack's schedule for 10,000 queries, used for any number of queries (`resc_
 
 
 def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tensor:
-    """Return each image's last accepted proposal."""
+    """Return each image's last accepted proposal, or its starting point if none was accepted."""
     proposals = _Squares(model, samples) if options.norm == "Linf" else Moves(model, samples, options.norm)
     images = proposals.start()
     margins = _margins(model.logits(images), samples.labels)
@@ -87,7 +87,7 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
     """Return the side of the window in query number `query` (from 0), at least 1; in L2 and L1, odd and at least 3.
 
-    It is at most the height and width of the image. `p_init` is the fraction of pixels inside the first windows.
+    It is at most the height and width, which may be even. `p_init` is the fraction of pixels inside the first windows.
     """
     channels, height, width = shape
     fraction = p_init / 2 ** sum(query > halving for halving in _FRACTION_HALVINGS)

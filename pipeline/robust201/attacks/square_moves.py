@@ -2,8 +2,8 @@
 
 Sources: Andriushchenko et al., ECCV 2020, algorithm 3 (L2); Croce and Hein, ICML 2021, appendix (L1);
 `pyautoattack.square.SquareAttack`, whose order of operations this module follows. The search starts with a tiling of
-small patterns with random signs. A query moves the perturbation inside one window to another window, adds a pattern
-there, and scales (L2) or projects (L1) the result to the ball.
+small patterns with random signs. A query sets the perturbation inside one window to 0, adds a pattern to it in another,
+scales that window to the norm of both, and scales (L2) or projects (L1) the result to the ball.
 """
 
 import functools
@@ -23,7 +23,7 @@ _MIN_LENGTH = 1e-12
 
 
 class Moves:
-    """Proposals that move the contents of windows in L2 or L1 balls; same interface as `square._Squares`."""
+    """Proposals that change two windows each, in L2 or L1 balls; same interface as `square._Squares`."""
 
     def __init__(self, model: BatchedModel, samples: Samples, norm: str) -> None:
         self._model, self._samples, self._norm = model, samples, norm
@@ -129,7 +129,7 @@ def _tiling(samples: Samples, norm: str) -> torch.Tensor:
     difference = torch.zeros_like(samples.clean)
     for tile_index, (row, column) in enumerate(corners):
         tile = pattern(norm, side, is_turned[tile_index], samples.clean.device) * signs[tile_index]
-        # If the height is not a multiple of 5, the last tiles extend beyond the edge.
+        # Unless the height is a multiple of 5, the last tiles may extend beyond the edge.
         region = difference[:, :, row : row + side, column : column + side]
         region += tile[:, :, : region.shape[2], : region.shape[3]]
     return difference

@@ -249,7 +249,7 @@ def _chance_margin(high: _Floats, low: _Floats, n_images: int, n_differences: in
 
 
 def _flag_clean_accuracy(dataset: str, clean: Accuracies, n_images: int, n_classes: int) -> Iterator[AttackFlag]:
-    """Flag networks whose clean accuracy is not above chance; the chance level is listed as the higher number."""
+    """Flag networks whose clean accuracy is not significantly above chance; the chance level is listed first."""
     chance = 1 / n_classes
     flagged = {name: accuracy for name, accuracy in clean.items() if is_at_chance(accuracy, n_images, n_classes)}
     reason = (

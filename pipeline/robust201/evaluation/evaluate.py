@@ -69,14 +69,13 @@ def evaluate_part(
     """Yield a part's result at each strength, as soon as it is complete.
 
     Args:
-        context: classifier, seed, source of corrupted images and number of images that share random numbers
-            (`batch_size`); this function sets its `key` and `first_batch`.
+        context: network, random numbers and images; this function sets its `key` and `first_batch`.
         task: the task to evaluate.
         parameters: the task's parameters; the strengths come from the part.
         part: strengths and image positions [start, stop). If images share random numbers, start and stop must be
             multiples of `context.batch_size`, unless the part stops at the last image.
         images: all selected images; the part is a slice of them.
-        measurements: names from `tasks.columns.MEASUREMENTS`.
+        measurements: names of measurements, or of single columns (see `tasks.columns.columns_of`).
         provenance: versions, host and device, copied to the results.
         resident_images: copy of `images` on the classifier's device; None to make one.
         on_stage: see `Request`.
@@ -87,7 +86,8 @@ def evaluate_part(
         One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
 
     Raises:
-        EvaluationError: the logits are not finite, or a result breaks an invariant.
+        ConfigError: see `attacks.contract.perturb`.
+        EvaluationError: logits or gradients are not finite, a custom task failed, or a result breaks an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
     context, request = _prepare(context, task, part, images, resident_images)

@@ -23,7 +23,7 @@ def clean(context: Context, parameters: Parameters, request: Request) -> Iterato
 
 
 def corruption(context: Context, parameters: Corruption, request: Request) -> Iterator[Perturbed]:
-    """Yield the images under the corruption `context.key`, at severities 1 to 5.
+    """Yield the images under the corruption `context.key`, at the request's severities.
 
     Raises:
         PerturbationError: the context has no corrupted images.

@@ -51,7 +51,7 @@ class Accumulator:
     """Accumulates the measurements of one strength on a device. Images may be added in any order.
 
     Args:
-        measurements: names from `MEASUREMENTS`.
+        measurements: names from `MEASUREMENTS`, or of single columns.
         n_classes: number of classes C, up to `MAX_CLASSES`.
         device: device of the logits.
         n_images: number of images N, up to `MAX_IMAGES`.

@@ -1,1 +1,1 @@
-"""Runs of a sweep: workers, which write results, and a driver, which distributes parts and counts."""
+"""Runs of a sweep or training YAML: workers, which write results, and a driver, which distributes parts."""

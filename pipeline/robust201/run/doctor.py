@@ -25,7 +25,7 @@ PACKAGES = (
     *("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas", "scipy", "pydantic"),
     *("safetensors", "altair", "psutil", "fsspec", "scikit-learn", "pillow", "pyyaml", "vl-convert-python"),
 )
-"""Required packages, except those that only the command line needs."""
+"""Required packages, except those that only the command line, downloads or searches need."""
 
 _DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 """Folder in which NVIDIA's driver for Linux lists its GPUs."""

@@ -50,7 +50,7 @@ class Drain:
     Attributes:
         since: time of the signal (`time.monotonic`); None if there was none.
         signal: number of the signal.
-        deadline: seconds after which `DeadlineError` is raised; None for an executor that watches the time itself.
+        deadline: seconds after which `DeadlineError` is raised; None if the executor watches the time, or has no limit.
     """
 
     since: float | None = None

@@ -19,7 +19,7 @@ def check_machine(execution: ExecutionSection, precision: Precision) -> None:
     """Check this machine's cores and device before anything is written; a cluster's workers check themselves.
 
     Raises:
-        ConfigError: the machine has too few cores, or lacks the device.
+        ConfigError: the machine has too few cores, or lacks the device or precision.
     """
     if execution.executor == "ray" and execution.ray_address:
         return

@@ -67,7 +67,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the lock of a holder that has ended."""
+    """Remove the lock of a holder that was killed, or has not renewed it for `STALE_SECONDS`."""
     with contextlib.suppress(FileNotFoundError):
         holder, modified = _read(path), path.stat().st_mtime
         if was_killed(holder.get("host"), holder.get("pid")) or server_time(path.parent) - modified > STALE_SECONDS:
@@ -88,5 +88,5 @@ def _held_error(path: Path) -> LockHeldError:
     holder = _read(path)
     return LockHeldError(
         f"Starting a run failed for {path.parent}: process {holder.get('pid')} on {holder.get('host')} is working "
-        f"there. Wait for it, or stop it; its lock expires {STALE_SECONDS:g} s after it ends."
+        f"there. Wait for it, or stop it; its lock expires at most {STALE_SECONDS:g} s after it ends."
     )

@@ -56,7 +56,7 @@ class LoadedNetwork:
         self._is_checked = True
 
     def check_again(self, name: str) -> None:
-        """Check that the outputs of a user's network have not changed since `check`."""
+        """Check that the outputs of a network without a compiled form have not changed since `check`."""
         check_again(self.classifier, name=name)
 
     def release(self) -> None:

@@ -34,7 +34,7 @@ class Process:
         events: its last events.
         seconds: age of the last event, by the clock of the file server.
         has_ended: whether the process or the driver that started it has ended, or was killed on this machine.
-        is_replaced: whether another driver began after the last event of the process.
+        is_replaced: whether another driver wrote events more than `SILENT_SECONDS` after the process's last event.
     """
 
     name: str

@@ -8,7 +8,7 @@ from robust201.core.errors import EvaluationError
 from robust201.run.work import PartT
 
 MAX_DEATHS_WITHOUT_RESULT = 20
-"""Maximum number of workers that may die in a row, each on a new part; more deaths suggest a fault of the machines."""
+"""Maximum number of workers that may die in a row, each on a new part or none; more suggest a fault of machines."""
 
 
 class PartQueue(Generic[PartT]):

@@ -1,7 +1,7 @@
 """Runs one share of a planned sweep (`run --share I/N`), for example in each task of a job array.
 
 Shares run at the same time, so they take no lock. They read the plan that `plan --save` or a run wrote, list the
-results once and hash no inputs.
+results once and hash no images or weights.
 """
 
 from robust201.core.errors import ConfigError, InputError
@@ -24,7 +24,7 @@ def prepare_share(config: SweepConfig, share: Share, filters: Filters, say: Say)
 
     Raises:
         InputError: there is no plan, or it lacks images or weights that the share needs.
-        ConfigError: the sweep differs from the plan, apart from its section `execution`.
+        ConfigError: the sweep differs from the plan in fields that may affect results.
         StorageError: results cannot be read.
     """
     if not (config.results / PLAN_FILE).exists():

@@ -40,7 +40,7 @@ class Status:
         costs: estimated hours of the missing parts by key.
         in_progress: parts that workers are computing.
         failures: failed parts that are missing.
-        silent: names of processes that have neither ended nor written an event for `run.processes.SILENT_SECONDS`.
+        silent: names of processes that are dead or cut off (see `run.processes.Process`).
         n_runs: number of active drivers; `n_shares` of them compute a share.
         per_second: evaluations per second of the active workers; None if it is not known.
         seconds_left: estimated time until the sweep is complete; None if no worker is computing.

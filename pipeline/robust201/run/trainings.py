@@ -1,7 +1,7 @@
 """The work of a training YAML: computes the snapshots that its store lacks, and adds them to the store's manifest.
 
 A snapshot is the weights after a certain number of steps. A part is a training run. A training run that starts from the
-weights of another run is planned when these weights exist.
+weights of another run becomes a part when these weights exist.
 """
 
 import shutil
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from robust201.run.training_worker import TrainingWorker
 
 _REFRESH_SECONDS = 10.0
-"""Minimum time between two listings of the saved states."""
+"""Time after which the saved states are listed again even if no part has ended."""
 
 
 class TrainingWork(Work[PlannedTraining]):

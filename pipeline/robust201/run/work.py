@@ -111,7 +111,7 @@ class Work(ABC, Generic[PartT]):
 
     @abstractmethod
     def seconds_left(self, n_workers: int) -> float | None:
-        """Return the estimated time until the work is complete, None if nothing was measured; may update `n_done`."""
+        """Return the estimated time until the work is complete, None if it is unknown; may update `n_done`."""
 
 
 @dataclass

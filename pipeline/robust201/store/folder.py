@@ -92,13 +92,13 @@ _RECORD = TypeAdapter(_FormatRecord)
 
 
 class ResultsFolder:
-    """A results folder. Any number of processes may write to it at the same time; files are never changed in place.
+    """A results folder. Any number of processes may write to it at the same time; shards are never changed in place.
 
     Args:
         root: the folder.
         slices: rule for cutting units.
         url: URL below which the shards are; empty if they are in the folder.
-        on_step: called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
+        on_step: called at each step of writing a shard (`WRITE_STEPS` or `PUT_STEPS`), for crash tests.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class ResultsFolder:
 
     @classmethod
     def create(cls, root: Path, slices: SliceFormat, url: str = "") -> "ResultsFolder":
-        """Create a folder, or open an existing one, which keeps its own format.
+        """Create a folder, or open an existing one, which keeps its own slice format.
 
         Raises:
             InputError: the folder cannot be created, contains other files, or has its shards below another URL.
-            FormatVersionError: the folder has another format.
+            FormatVersionError: the folder has another format version.
             StorageError: the URL cannot be reached.
         """
         make_folder(root)
@@ -148,7 +148,7 @@ class ResultsFolder:
 
         Raises:
             InputError: the path is not a results folder.
-            FormatVersionError: the folder has another format.
+            FormatVersionError: the folder has another format version.
         """
         path = root / FORMAT_FILE
         try:

@@ -13,7 +13,7 @@ from robust201.store.names import Names, ShardName, merge_names, names_of, shard
 from robust201.store.packs import PACK_BYTES, PACKS, Pack, contains, write_packs
 
 GRACE_SECONDS = 24 * 3600.0
-"""Minimum age of a pack at which copies of its shards are deleted; no command that listed the copies runs this long."""
+"""Minimum age of a pack at which copies of its shards are deleted; no command reads copies so long after a listing."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 The columns are `strength`, `seconds` and the measurements (`tasks.columns.COLUMNS`, or a measure's own columns).
 Matrices are flattened in row-major order. The key `robust201` of the file's metadata is a JSON object with labels: the
-unit, the slice, the numbers of images and classes, and the provenance, which is never part of an id.
+unit, the slice, the number of classes, hashes of corrupted images, and the provenance, which is never part of an id.
 """
 
 import io

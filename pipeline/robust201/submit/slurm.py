@@ -33,7 +33,7 @@ DEFAULT_TASKS = 256
 """Number of tasks if --tasks is not set: enough to fill most clusters, but below most limits of arrays and queues."""
 
 DRAIN_SECONDS = 600
-"""Time before the time limit at which a task begins to drain, about twice the duration of a part."""
+"""Maximum time before the time limit at which a task begins to drain, about twice the duration of a part."""
 
 ENDING_SECONDS = 60
 """Last part of the time limit, in which a drained task writes its last files and is requeued."""

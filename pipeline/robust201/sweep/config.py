@@ -253,7 +253,7 @@ class DatasetSection(StrictModel):
     """Mean and standard deviation; by default those of the dataset; `mnist` and custom images have none (protocol)."""
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields of the section that affect results and are not in the built-in dataset table."""
+        """Return the fields that affect results and are in neither the dataset table nor the hash of the images."""
         fields = {
             "classes": self.classes,
             "channels": self.channels,
@@ -277,7 +277,7 @@ class ImagesSection(StrictModel):
 
 
 class ExecutionSection(StrictModel):
-    """Executor, workers and devices; does not affect results and is not part of the protocol."""
+    """Executor, workers and devices; not part of the protocol, although the device affects the last bits of results."""
 
     executor: Literal["inline", "ray"] = "ray"
     """`ray`: actors on this machine or a cluster; `inline`: this process."""
@@ -390,7 +390,7 @@ def _check_image_fields(name: str, section: DatasetSection) -> None:
 
 
 def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
-    """Return a dataset's specification: its entry in the table of datasets, updated with the fields of its section."""
+    """Return the specification of a built-in or custom dataset, with the normalisation of its section, if any."""
     spec = DATASETS.get(name)
     if spec is None:
         assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
@@ -480,7 +480,7 @@ def _paper_keys() -> dict[str, dict[str, Any]]:
 
 
 class SweepConfig(BaseConfig):
-    """A sweep: its protocol, which determines the results, and its execution, which does not affect them."""
+    """A sweep: its protocol, which determines the results, and its execution, which affects at most their last bits."""
 
     format: Literal[1] = 1
     """Version of the file format."""
@@ -524,7 +524,7 @@ class SweepConfig(BaseConfig):
     """Arithmetic of the networks; `tf32` and `bf16` are often faster but give different numbers
     (docs/protocol/images-and-processors.md) (protocol)."""
     seed: int = 0
-    """Seed for all random numbers of the attacks (protocol)."""
+    """Seed for all random numbers of attacks and measures (protocol)."""
     batch_size: PositiveInt = 250
     """Images per batch; part of the protocol of the reference engine and of custom tasks, which draw random numbers per
     batch."""

@@ -26,7 +26,7 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     the value in the file.
 
     Raises:
-        ConfigError: the file is missing or not valid YAML, or a field is unknown or invalid.
+        ConfigError: the file is missing or not valid YAML, or a field is invalid (architectures: ArchitectureError).
     """
     return override_config(read_fields(path), path, overrides)
 

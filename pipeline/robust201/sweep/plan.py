@@ -30,7 +30,7 @@ from robust201.tasks.parameters import Parameters
 
 SLICE_SECONDS = 60.0
 """Target time of a slice at one strength on a worker of the assumed speed, in a new results folder. All missing
-strengths of a slice form one part, so with the paper's five to nine strengths a part takes several minutes."""
+strengths of a slice form one part, so with the paper's five to eleven strengths a part takes several minutes."""
 
 IMAGES_PER_STEP = 8
 """Slices begin at multiples of this number of images if results do not depend on the batch, to the last bit. With

@@ -38,7 +38,7 @@ def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> 
 
 
 def _describe_images(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:
-    """Return the hash of a key's images and, unless all images are used, how they were selected."""
+    """Return the hash of a key's images, the split if it is not `test`, and the count and seed of a random subset."""
     selection = config.parameters[key].own_images
     split, count, seed = (
         ("test", config.images.count, config.images.seed)

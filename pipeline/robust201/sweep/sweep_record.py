@@ -27,7 +27,7 @@ def describe_sweep(plan: Plan) -> dict[str, Any]:
 
 
 def portable_fields(config: SweepConfig) -> dict[str, Any]:
-    """Return the fields of a sweep YAML that reproduces the results, with all defaults and without local paths."""
+    """Return the fields of a sweep YAML that reproduces the results; paths are shortened (see `portable_name`)."""
     # Optional fields are written only if they are used.
     fields: dict[str, Any] = config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
     for name in ("checkpoints", "weights"):
@@ -82,11 +82,11 @@ _EXCLUDED_FIELDS: dict[str, Any] = {
     "weights": {"path", "files"},
     "datasets": {"__all__": {"path": True, "corruptions": {"path", "frost_path"}}},
 }
-"""Fields that do not affect results, and paths, which change when files are moved."""
+"""Fields that do not affect results, and paths of weights and images, which change when files are moved."""
 
 
 def result_fields(config: SweepConfig) -> dict[str, Any]:
-    """Return the fields of a sweep that may affect results, without paths."""
+    """Return the fields of a sweep that may affect results, without paths of weights and datasets."""
     fields: dict[str, Any] = config.model_dump(mode="json", exclude=_EXCLUDED_FIELDS)
     has_custom_tasks = any(isinstance(parameters, UserTaskParameters) for parameters in config.parameters.values())
     if config.engine != "reference" and not has_custom_tasks:

@@ -22,7 +22,7 @@ def find_uncounted_images(config: SweepConfig, facts: Facts) -> list[str]:
 
 
 def find_sweep_warnings(config: SweepConfig) -> list[str]:
-    """Return all warnings about a sweep."""
+    """Return all warnings about a sweep that need only its YAML."""
     return [
         *_find_omitted_corruptions(config),
         *find_network_warnings(config),

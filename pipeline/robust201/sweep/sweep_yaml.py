@@ -1,8 +1,8 @@
 """Safe parser of sweep and training YAML files.
 
-It accepts only strings, decimal numbers, booleans, lists and mappings, and rejects duplicate fields.
+It accepts only strings, decimal numbers, booleans, null, lists and mappings, and rejects duplicate fields.
 
-Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
+Paths and URLs may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
 """
 
 import os

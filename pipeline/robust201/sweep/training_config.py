@@ -165,7 +165,7 @@ class TrainingConfig(BaseConfig):
 
     @property
     def results(self) -> Path:
-        """Folder of the run's files: lock, events, images and saved states of training runs."""
+        """Folder of the run's files: plan, lock, events, copies of images and code, and saved states."""
         return self.store / "training"
 
     def targets(self, recipe: str) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class TrainingInputs:
 
 
 def count_epoch_images(config: TrainingConfig, training: Training) -> int | None:
-    """Return the number of images per epoch, from the table of datasets; None if the table lacks a number."""
+    """Return the number of images per epoch, from the YAML and the table of datasets; None if it is unknown."""
     source_names = config.sources(training.recipe, training.dataset)
     data_section = config.recipes[training.recipe].data
     counted_names = source_names if data_section is not None and data_section.fusion is not None else source_names[:1]

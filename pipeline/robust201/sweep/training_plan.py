@@ -132,8 +132,8 @@ class TrainingPlanner:
         """Plan training runs, given the current content of the store; this run will compute all `requested` ones.
 
         Raises:
-            ConfigError: a snapshot is after the end of a training run, a batch has more images than the dataset, or the
-                training images have a different number of classes than the dataset.
+            ConfigError: a recipe is rejected (see `_snapshot_steps`), or the training images have a different number of
+                classes than the dataset.
             DatasetError: images are missing, damaged or too few.
             CheckpointError: the store has different training runs under the same names, or lacks start weights that no
                 requested training run produces.
@@ -231,7 +231,7 @@ def _snapshot_steps(recipe: Recipe, training: Training, n_batches: int, n_images
     """Return the steps of a training run's snapshots.
 
     Raises:
-        ConfigError: a batch of the recipe has more images than the dataset, or a snapshot is after the end of training.
+        ConfigError: a batch has more images than an epoch, or `Recipe.snapshot_steps` rejects the recipe.
     """
     recipe_label = f"{training.recipe} on {training.dataset}"
     if recipe.batch_size > n_images:

@@ -17,7 +17,7 @@ from robust201.training.draws import image_random_words, uniform
 from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining, read_length
 
 LogitsFunction = Callable[[torch.Tensor], torch.Tensor]
-"""Maps pixels (B, 3, H, W) in [0, 1] to logits (B, C)."""
+"""Maps pixels (B, channels, H, W) in [0, 1] to logits (B, C)."""
 
 _NORMAL_START_STD = 0.001
 """Standard deviation of the normal random start in TRADES, for pixels in [0, 1], as in the authors' code."""
@@ -56,7 +56,7 @@ def step_loss(
     """Compute the loss of one training step; `adversarial` is None for standard training.
 
     `network` is the module that `logits_of` calls, in training mode. Attacks may temporarily set it to evaluation mode.
-    `pixels` are (B, 3, H, W) float32 in [0, 1], `labels` (B,) int64.
+    `pixels` are (B, channels, H, W) float32 in [0, 1], `labels` (B,) int64.
     """
     if adversarial is not None and adversarial.trades is not None:
         return _trades_loss(network, logits_of, pixels, labels, adversarial.trades, random_starts)

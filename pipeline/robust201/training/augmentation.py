@@ -1,6 +1,6 @@
 """Augmentation of a batch on its device (formulas and sources: docs/protocol/training.md).
 
-Random numbers depend only on seed, epoch, image and purpose, so an augmented image does not depend on its batch.
+Random numbers depend only on seed, epoch, purpose, image and number of ids, so an image's do not depend on its batch.
 Colours and resampling are computed in float32 on pixels in [0, 1], without intermediate rounding to 8 bits.
 """
 
@@ -42,7 +42,7 @@ class Augmenter:
         self._device = device
 
     def __call__(self, pixels: NDArray[np.uint8], ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        """Augment (B, 3, H, W) uint8 images with the random numbers of their ids; return float32 in [0, 1]."""
+        """Augment (B, channels, H, W) uint8 images with the random numbers of their ids; return float32 in [0, 1]."""
         images = to_device(pixels, self._device)
         if self._augmentation.flip or self._augmentation.crop_padding:
             images = self._flip_and_crop(images, ids, epoch)

@@ -18,7 +18,7 @@ from robust201.training.draws import epoch_random_words
 
 
 class Batch(NamedTuple):
-    """Images (B, 3, H, W) uint8 of one training step, their labels (B,) and their ids (B,), both int64.
+    """Images (B, channels, H, W) uint8 of one training step, their labels (B,) and their ids (B,), both int64.
 
     Ids are below `TrainingData.n_ids` and unique within an epoch. They determine the random numbers of augmentation.
     """

@@ -1,7 +1,7 @@
 """Random numbers of a training run: one stream per seed, epoch and purpose, in which each image has a fixed position.
 
-Therefore, an image's random numbers do not depend on its batch, on the order of images, or on other images. They are
-raw 64-bit words, because NumPy guarantees the stream of a bit generator, but not the values of a distribution.
+Therefore, an image's random numbers do not depend on its batch or on the order of images. They are raw 64-bit words,
+because NumPy guarantees the stream of a bit generator, but not the values of a distribution.
 """
 
 import functools

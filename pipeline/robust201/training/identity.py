@@ -28,7 +28,7 @@ def hash_training(
 
     `data` is the identity of the training data (`training.data.TrainingData.identity`), `recipe` is the identity of the
     recipe (`training.recipes.Recipe.identity`), and `start` is the hash of the initial weights. The type of the device
-    is included, but not its model. On a CPU, the number of threads is included, because it affects the last bits.
+    is included, but not its model; so are the number of threads on a CPU, and the precision on a GPU.
     """
     payload = {
         "version": TRAINING_VERSION,

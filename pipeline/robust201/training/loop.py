@@ -1,7 +1,7 @@
 """Train one network with a recipe, deterministically; a run can stop after any step and resume (docs/training.md).
 
-On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
-arguments, because it affects the order of float additions.
+On a CPU, equal arguments give byte-identical weights on equal machines with equal versions of PyTorch, even after
+interruptions. The number of threads is one of the arguments, because it affects the order of float additions.
 """
 
 import random
@@ -95,11 +95,11 @@ def train(
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
         CheckpointError: `start` does not fit the network.
-        ConfigError: this machine lacks the device or precision, or a snapshot is due after the end of training.
+        ConfigError: this machine lacks the device or precision, or `Recipe.snapshot_steps` rejects the recipe.
+        DatasetError: there are too few robust images for a mixture.
         EvaluationError: the loss or weights are not finite, or the network rejects a batch of one image.
-        NetworkError: the logits of the untrained network are invalid, it has nothing to train, or building it twice
-            returns the same module.
-        StorageError: a state cannot be written, or belongs to another training run.
+        NetworkError: the untrained network's logits are invalid, it has nothing to train, or it is not built anew.
+        StorageError: a state cannot be read or written, or belongs to another training run.
     """
     _check_device(device, precision)
     if device == "cpu" and not has_avx512():

@@ -1,4 +1,4 @@
-"""Recipes: everything that determines trained weights, except network, images and seed (docs/training.md).
+"""Recipes: everything that determines trained weights, except network, images, seed and device (docs/training.md).
 
 This module does not import torch, because planning reads recipes.
 """
@@ -133,7 +133,7 @@ class _Attack(StrictModel):
     epsilon: Length = "8/255"
     """Radius for pixels in [0, 1]: a number, or text such as `8/255`."""
     step: Length = "2/255"
-    """Step size, like `epsilon`."""
+    """Step size, in the same format as `epsilon`."""
     mode: Literal["evaluation", "training"] = "evaluation"
     """Mode of the network during the attack; in `training` mode, BatchNorm uses batch statistics."""
     update_statistics: bool = False
@@ -160,7 +160,7 @@ class PgdTraining(_Attack):
 class TradesTraining(_Attack):
     """Cross-entropy on the image, plus beta times KL(clean || adversarial prediction) (Zhang et al., 2019).
 
-    The attack maximises the divergence. A random start is needed because the divergence has no gradient at the image
+    The attack maximises the divergence. A random start is needed because the divergence's gradient is 0 at the image
     itself. A `normal` start has a standard deviation of 0.001, as in the authors' code.
     """
 
@@ -233,7 +233,7 @@ class Snapshots(StrictModel):
 
 
 class Recipe(StrictModel):
-    """Everything that determines trained weights, except network, images and seed."""
+    """Everything that determines trained weights, except network, images, seed and device."""
 
     epochs: StepCount | None = None
     """Length of training in passes over the images; set either this or `iterations`."""
@@ -284,7 +284,7 @@ class Recipe(StrictModel):
         return self.iterations if self.iterations is not None else n_batches * (self.epochs or 0)
 
     def snapshot_steps(self, n_batches: int) -> tuple[int, ...]:
-        """Return the steps after which a snapshot is taken, ascending, including the last step."""
+        """Return the steps of the snapshots, ascending, with the last; raise ConfigError if the recipe exceeds it."""
         last_step, snapshots = self.n_steps(n_batches), self.snapshots
         if last_step > MAX_STEPS:
             raise ConfigError(

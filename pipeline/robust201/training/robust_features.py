@@ -48,7 +48,7 @@ _NORM_OFFSET = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """Everything that determines the generated images, except the network and the training images.
+    """Everything that determines the generated images, except the network, the training images and the device.
 
     Attributes:
         steps: number of gradient descent steps.
@@ -88,9 +88,9 @@ def write_feature_images(
     of its weights.
 
     Raises:
-        ConfigError: the network has no linear layer.
+        ConfigError: the network has no linear layer, or `representation` has only one image.
         DatasetError: the folder contains other images, or the file of a batch is damaged.
-        EvaluationError: the network's gradients are not finite.
+        EvaluationError: gradients are not finite, or the last linear layer is not called once per pass on all images.
         StorageError: another process generates images in this folder.
     """
     recipe = _make_recipe(images, classifier, settings, network)
@@ -177,7 +177,7 @@ class _FeatureGenerator:
             self.sources["original_labels"] = images.labels
 
     def generate(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Generate the images at positions `start` to `stop` - 1: (n, 3, H, W) float32 in [0, 1]."""
+        """Generate the images at positions `start` to `stop` - 1: (n, channels, H, W) float32 in [0, 1]."""
         settings, rows = self._settings, slice(start, stop)
         origin = self._to_float(self._images.images[rows])
         if settings.method == "representation":

@@ -29,7 +29,7 @@ class EpochRecord:
     Attributes:
         epoch: number of the epoch, counted from 1.
         learning_rate: learning rate at the epoch's first step.
-        loss: mean training loss over augmented images, with the network in training mode.
+        loss: mean training loss (see `training.adversarial.StepLoss`), with the network in training mode.
         accuracy: fraction of the augmented images (with `pgd`, of the adversarial images) that are classified
             correctly.
     """
@@ -102,7 +102,7 @@ class StateFolder:
             path.unlink(missing_ok=True)
             warnings.warn(
                 f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
-                "wrong hash) and has been deleted. The training run starts again.",
+                "wrong hash) and has been deleted. Training resumes from an earlier state or starts again.",
                 RobustWarning,
                 stacklevel=2,
             )
