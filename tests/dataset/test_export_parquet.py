@@ -128,6 +128,7 @@ def test_card_has_licence_and_contents(tmp_path):
             assert all(column.metadata[b"description"] for column in pq.read_schema(tmp_path / name))
     assert yaml.safe_load(card.split("---")[1])["license"] == "mit"
     assert "| cifar10 | `fgsm` | attack | 0.5, 1, 8 | 4 |" in card
+    assert all(f"`{name}" in card for name in tree if "/" not in name and name not in {"README.md", "meta.json"})
     versions = json.loads(tree["versions.json"])
     assert versions["computed_with"] == {"torch": ["1", "2"]}
     assert set(versions["exported_with"]) == {"robust201", "python", "numpy", "orjson", "pyarrow"}

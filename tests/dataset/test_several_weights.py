@@ -122,3 +122,6 @@ def test_overlay_includes_folders_whose_weights_have_no_names(folder, tmp_path):
     export(tmp_path / "more", make_plan([309], ["clean", "pgd"]))
     overlay = Dataset(folder, tmp_path / "more", weights="e12-s0")
     assert overlay.read_table("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]
+    export(tmp_path / "clean", make_plan([309], ["clean"]))
+    overlay = Dataset(tmp_path / "clean", folder)
+    assert overlay.select().with_weights("e12-s0").meta["epsilons"] == overlay.meta["epsilons"] != {}

@@ -35,7 +35,7 @@ SPECIAL_CELLS = {
     "only pooling": (POOL, POOL, POOL, POOL, POOL, POOL),
     "repeated pooling": (POOL, SKIP, SKIP, POOL, SKIP, SKIP),
     "pooling shared by two nodes": (POOL, POOL, NONE, NONE, CONV_3, CONV_1),
-    "pooled 1x1 convolution": (CONV_1, NONE, NONE, NONE, POOL, SKIP),
+    "pooling and skip of one node": (CONV_1, NONE, SKIP, NONE, POOL, SKIP),
     "all 3x3": (CONV_3,) * 6,
     "all skip": (SKIP,) * 6,
 }

@@ -14,7 +14,10 @@ ABOUT = "Evaluate the robustness of image classifiers: of your own network, or o
 EPILOG = """Start with robust201 demo or robust201 evaluate; robust201 COMMAND --help has an example.
 
 Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage error."""
-DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost and mnist."
+DOWNLOADS_HELP = (
+    "cifar10, cifar100, cifar10-python, cifar100-python, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, mnist or "
+    "imagecorruptions-frost."
+)
 
 GROUPS = {
     "Evaluate your own networks": ("evaluate", "compare", "curves"),
@@ -25,7 +28,7 @@ GROUPS = {
 }
 """Commands by group, in the order in which `--help` lists them."""
 
-RESUMABLE_COMMANDS = ("import", "corrupt", "run", "submit")
+RESUMABLE_COMMANDS = ("demo", "import", "corrupt", "run", "submit")
 """Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {

@@ -1,6 +1,6 @@
 """Colours of figures, reports and drawings of cells.
 
-All colours except `INK`, `PAPER` and `GRID` are visible on light and dark backgrounds.
+All colours except `INK`, `PAPER`, `GRID` and the ends of `BLUES` are visible on light and dark backgrounds.
 """
 
 INK = "#22272e"
@@ -28,7 +28,7 @@ NETWORKS = (
     *("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#56a8e0"),
     *("#7f5fc4", "#a0522d", "#7fa83a", "#1b9aaa", "#8b949e"),
 )
-"""Colours of networks and attacks, in order of use; first Okabe and Ito's palette without black and yellow."""
+"""Colours of networks and attacks, in order of use; the first six are adapted from Okabe and Ito's palette."""
 
 CELL_SIZES = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
 """Colours of cells by number of kernel parameters, from small to large."""

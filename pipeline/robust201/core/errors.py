@@ -1,6 +1,6 @@
 """The exceptions of robust201, and the exit code of the command line for each.
 
-Every message reads `<what failed> for <unit or file>: <the fault>. <what to do>`.
+Most messages read `<what failed> for <unit or file>: <the fault>. <what to do>`.
 """
 
 import difflib
@@ -52,13 +52,13 @@ class RobustError(Exception):
 
 
 class InputError(RobustError):
-    """Invalid input, found before anything was started."""
+    """Invalid input, usually found before anything was started."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """The sweep YAML or a command-line argument is invalid."""
+    """A YAML file, a user's Python file or an argument is invalid."""
 
 
 class ArchitectureError(InputError, KeyError):
@@ -79,14 +79,14 @@ class DatasetError(InputError):
 
 
 class ResultsError(InputError, FileNotFoundError):
-    """An exported dataset, or one of its files, is missing or damaged.
+    """Exported results are missing or damaged, or do not suffice for what was requested.
 
-    It is also a FileNotFoundError, because the paper's published helper class raises one in this case.
+    It is also a FileNotFoundError, because the paper's published helper class raises one for missing results.
     """
 
 
 class FormatVersionError(InputError):
-    """A results folder or shard has a format that this version of robust201 does not know."""
+    """Results or a saved evaluation have a format that this version of robust201 does not know."""
 
 
 class EvaluationError(RobustError):
@@ -127,7 +127,7 @@ class IncompleteError(EvaluationError):
 
 
 class StorageError(RobustError):
-    """The disk is full, or the results folder is locked by another driver or damaged."""
+    """A file cannot be written or read, or the results are locked by another process or damaged."""
 
     exit_code = 4
 
@@ -143,7 +143,7 @@ class ShardDamagedError(StorageError):
 
 
 class StorageFullError(StorageError):
-    """No space is left on the disk of the results."""
+    """No space is left on the disk."""
 
 
 class StorageLibraryError(StorageError):
@@ -175,8 +175,8 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Suggest the candidate closest to an unknown name, as a sentence to append to an error message.
 
     The sentence is, for example, ``" Did you mean 'pgd'?"`` (with the leading space). If no candidate is close, it
-    lists up to 25 known names. Case is ignored. A candidate that begins with the name is preferred to a similar one:
-    for ``eps``, ``epsilons`` is preferred to ``steps``.
+    lists up to 25 candidates; it is empty if there are none. Case is ignored. A candidate that begins with the name is
+    preferred to a similar one: for ``eps``, ``epsilons`` is preferred to ``steps``.
     """
     known_names = [str(candidate) for candidate in candidates]
     if not known_names:

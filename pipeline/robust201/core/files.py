@@ -236,7 +236,7 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
 
     Raises:
         StorageFullError: no space is left on the disk; the temporary file is removed.
-        StorageError: the folder is not writable; the temporary file is removed.
+        StorageError: the block or writing raised another OSError; the temporary file is removed.
     """
     temporary_path = folder / f".{name}.{secrets.token_hex(6)}.tmp"
     try:

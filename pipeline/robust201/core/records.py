@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is mis
     from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
-"""Placeholder strength of evaluations that have none: `clean` and measures."""
+"""Placeholder strength of evaluations that have none, such as `clean` and measures."""
 
 MAX_CLASSES = 32_767
 """Maximum number of classes of a dataset; result files store the number as a signed 16-bit integer."""
@@ -96,7 +96,7 @@ class ImageSet:
         normalisation: normalisation with which this dataset's networks were trained.
         sha256: SHA-256 (64 hex digits) of `images`, `labels` and `indices` together (see `image_hash`).
         class_names: names of the class folders, in the order of labels; empty if there are none.
-        n_split: number of images in the full split; 0 if this is the full split.
+        n_split: number of images in the full split; 0 if it is not recorded.
     """
 
     dataset: str
@@ -181,7 +181,7 @@ class Unit:
         id: 32 hex digits (see `unit_id`).
         key: key of the task.
         strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1]
-            (L2, L1), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
+            (L2, L1), severities 1 to 5, strengths of a custom task, or `(CLEAN_STRENGTH,)`.
         protocol: digest of the protocol (see `sweep.protocol`).
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights if the sweep has several for the network; else empty.
@@ -239,8 +239,8 @@ class EvaluationResult:
         values: arrays by column name (see `tasks.columns`). Tasks that measure predictions have `accuracy` () float64
             and `cm` (C, C) int32, the confusion matrix; or, with more than 256 classes and no matrix requested,
             `outcome_counts` (2,) int32 instead of `cm`. If requested, they also have `confidence_label` (C, C),
-            `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and `predictions` (n,) uint8 or uint16. A
-            measure has its own columns, () or (n,) float64.
+            `confidence_argmax` (C, C), `confidence_prediction` (2,) float64, `predictions` (n,) uint8 or uint16, and
+            `distances` (n,) int64. A measure has its own columns, () or (n,) float64.
         seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, their total time is
             assigned to the strength that finishes first, so only the sum over strengths is meaningful.
         provenance: versions, host and device that computed the result; never part of an id.

@@ -1,6 +1,6 @@
 """User functions in Python files.
 
-A file is identified by its hash and executed in workers. Its failures are reported as one-line errors.
+A file is identified by its hash, and executed by `UserFunction.load`. Its failures are reported as one-line errors.
 """
 
 import hashlib
@@ -121,7 +121,7 @@ def importing_neighbours(function: UserFunction) -> Iterator[dict[str, str]]:
     After the block, the yielded dictionary maps the name of each of the folder's loaded modules to its SHA-256.
 
     The folder is then removed from `sys.path`, and its modules from `sys.modules`, because files of other folders may
-    import other modules of the same names. Sweeps do not use this: a protocol contains the hash of one file.
+    import other modules of the same names. Sweeps do not use this: their protocols contain the hash of one file.
     """
     folder = function.path.absolute().parent
     sys.modules.pop(_module_name(function.sha256), None)  # a file with the same content may have other neighbours

@@ -5,9 +5,9 @@ Images with a height of 224 pixels or more use ImageNet-C's constants; smaller o
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR
 2019; the semantics follow hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py. On images
 of 32 pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_blur have no random part and match
-the script bit for bit. The other corruptions match it in distribution; motion_blur and snow use this package's
-motion kernel instead of ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after the corruption; this package's
-images are not.
+the script bit for bit. The other corruptions match it in distribution, except that motion_blur and snow use this
+package's motion kernel instead of ImageMagick's, and frost may use synthetic textures. ImageNet-C was saved as JPEG of
+quality 85 after the corruption; this package's images are not.
 
 To add a corruption, write a function (images, severity, random_numbers) -> images, which is named like its key, in the
 module of its group, and add a row to `tasks.TASKS`.

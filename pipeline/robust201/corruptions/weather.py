@@ -80,7 +80,7 @@ FOG_PLASMA = Constants(
     cifar=((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
     imagenet=((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
 )
-"""Strength of the fog, and factor by which the noise shrinks from one scale to the next finer one."""
+"""Strength of the fog, and square root of the factor by which noise shrinks from one scale to the next finer one."""
 
 BRIGHTNESS_INCREASES = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
 """Amount added to the channel V of HSV, which is in [0, 1]."""
@@ -149,7 +149,7 @@ def plasma(noise: Floats, fading: float) -> Floats:
     """Return cloud-like height maps (N, M, M) in [0, 1], from the diamond-square algorithm on a torus.
 
     `noise` (N, M * M - 1) is uniform in [-1, 1), where M is a power of two. From one scale to the next, its range
-    shrinks by the factor `fading`.
+    shrinks by the square of `fading`.
     """
     size = round((noise.shape[1] + 1) ** 0.5)
     heights = np.zeros((len(noise), size, size))

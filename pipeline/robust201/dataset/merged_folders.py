@@ -81,7 +81,8 @@ class MergedFolders:
                 epsilons[merged_key] = sorted({*epsilons.get(merged_key, ()), *strengths}) if others else strengths
         ids = {identifier: fields for folder in self.folders for identifier, fields in folder.meta["ids"].items()}
         self.weights = _union(folder.weights for folder in self.folders)
-        self._set_meta({"ids": ids, "epsilons": epsilons} if others else first.meta)
+        self._unselected_meta = {"ids": ids, "epsilons": epsilons} if others else first.meta
+        self._set_meta(self._unselected_meta)
         self._set_weights(weights)
 
     def _check_folders(self) -> None:
@@ -216,7 +217,7 @@ class MergedFolders:
             selected._is_separated, selected.space = False, self.cost_space
             suffix = f"{WEIGHTS_SEPARATOR}{weights}"
             selected._networks = self._networks and frozenset(name.removesuffix(suffix) for name in self._networks)
-            selected._set_meta(self.folders[0].meta)
+            selected._set_meta(self._unselected_meta)
         return selected
 
     def name_networks(

@@ -71,7 +71,7 @@ def move_channels_first(source: Path | str, images: NDArray[Any]) -> NDArray[Any
 
 
 def check_bright(source: Path | str, images: NDArray[np.uint8]) -> None:
-    """Reject 8-bit images without a pixel above 1, which were probably divided by 255."""
+    """Reject 8-bit images whose largest pixel is 1, which were probably divided by 255."""
     if images.max(initial=0) == 1:
         raise DatasetError(
             f"Reading images failed for {source}: the images are uint8, whose pixels range from 0 to 255, but no pixel "

@@ -4,7 +4,7 @@ Classes are numbered in the order of their folders' names as text, unless a file
 numbers them. This file is a JSON object that maps the name of each folder to its label, so that, for example, ten
 classes of ImageNet can have the labels that they have among all thousand classes. Hidden files and folders and files
 without the suffix of an image are ignored. Images other than JPEG and PNG are rejected instead of ignored, because
-torchvision reads them.
+torchvision reads most of them.
 """
 
 import os

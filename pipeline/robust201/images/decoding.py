@@ -58,8 +58,8 @@ class ImageDecoder:
         """Decode an image to (C, H, H) uint8.
 
         Raises:
-            DatasetError: the image is not a JPEG or 8-bit PNG, has the wrong size, or is coloured but the dataset is
-                grey.
+            DatasetError: the image is neither a JPEG nor a PNG of at most 8 bits, has the wrong size, or is coloured
+                but the dataset is grey.
         """
         from PIL import Image, UnidentifiedImageError
 
@@ -71,7 +71,7 @@ class ImageDecoder:
                         f"Decoding an image failed for {image_name}: expected 8 bits per channel, got a PNG of "
                         f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
                     )
-                # The size is checked before decoding, so that a huge image cannot exhaust the memory.
+                # Without a resize rule, the size is checked before decoding: a huge image could exhaust the memory.
                 self._check_mode_and_size(image_name, image)
                 pixels = np.asarray(self._apply_resize_rule(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -1,4 +1,4 @@
-"""ImageNet16-120: the first 120 classes of ImageNet at 16x16 pixels (Chrabaszcz et al., 2017; NAS-Bench-201).
+"""ImageNet16-120: the classes 1 to 120 of ImageNet16 (ImageNet at 16x16 pixels; Chrabaszcz et al., 2017).
 
 The published pickles contain {data: (N, 768) uint8, channels first; labels: list of numbers from 1 to 1000}.
 NAS-Bench-201 selects the labels 1 to 120 in file order and numbers the classes from 0 (AutoDL-Projects,
@@ -30,7 +30,7 @@ def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load the images of ImageNet16's first 120 classes from a split, (N, 3, 16, 16) uint8, with labels 0 to 119.
+    """Load the images of ImageNet16's classes 1 to 120 from a split, (N, 3, 16, 16) uint8, with labels 0 to 119.
 
     `verify` checks every file against its published MD5, and the number of images.
 

@@ -3,7 +3,7 @@
 A new dataset needs an entry in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
 `load` function, and an entry in `FORMS`. The tests run for every entry of both tables.
 
-Loaders import pyarrow, Pillow and scikit-learn only when they run.
+Loaders import pyarrow and Pillow only when they run.
 """
 
 from collections.abc import Callable
@@ -75,9 +75,9 @@ def load_images(
 ) -> ImageSet:
     """Load a split of a dataset in `DATASETS`, of a custom dataset (`specs.custom_dataset`), or of files at a path.
 
-    With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
-    `image_size` is set. `resize` is the rule for images of other sizes, which class folders and Parquet files may
-    contain. `count` selects a class-stratified subset (see `select`); of class folders, only this subset is decoded.
+    With a path, names outside `DATASETS` are allowed, too: then the number of classes and the image size (unless
+    `image_size` is set) are taken from the files. `resize` applies to all images of class folders and Parquet files,
+    which may have any size. `count` selects a class-stratified subset (see `select`); class folders decode only it.
 
     `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
     parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks those of the checksums, sizes and image
@@ -87,7 +87,7 @@ def load_images(
         Images (N, C, H, W) uint8, C-contiguous; `indices` are their positions in the full split.
 
     Raises:
-        ConfigError: there is no such dataset, the dataset has no such form, or the resize rule is invalid.
+        ConfigError: there is no such dataset or form, the rule is invalid, or a dataset in `DATASETS` is to be resized.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
     """
     path = None if path is None else Path(path)

@@ -31,7 +31,7 @@ class Resize:
     resampling: str = "bilinear"
 
     def check(self, image_size: int) -> None:
-        """Raise a `ConfigError` for an unknown filter, or for a shorter side below the image size."""
+        """Raise a `ConfigError` for an unknown filter, an unknown image size, or a shorter side out of range."""
         if self.resampling not in RESAMPLING_FILTERS:
             raise ConfigError(
                 f"Resizing images failed for resampling {self.resampling!r}: there is no such filter."
@@ -57,14 +57,14 @@ class DatasetSpec:
         n_classes: number of classes; if `UNKNOWN_COUNT`, it is taken from the files.
         image_size: height and width in pixels; if `UNKNOWN_COUNT`, they are taken from the first image.
         channels: 3 (RGB), or 1 (grey).
-        resize: rule for images of other sizes; None rejects them.
+        resize: rule that is applied to every image; None rejects images of other sizes.
         n_train: number of images in the full training split.
         n_test: number of images in the full test split.
         class_names: one name per class, in label order.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         forms: names of the file forms (see `images.loading.FORMS`), in the order in which a loader tries them.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
-        folder: name of the dataset's download and of its folder in the data folder; if empty, `name`.
+        folder: name of the dataset's download, and of a folder to search in the data folder; if empty, `name`.
     """
 
     name: str

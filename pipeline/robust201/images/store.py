@@ -204,8 +204,8 @@ _SET_ARRAYS = ("images", "labels", "indices")
 def write_image_set(folder: Path, images: ImageSet) -> None:
     """Write the images of a sweep to a folder, such as ``digits-<hash>``; existing files are replaced.
 
-    The driver writes them, whatever form the dataset has, and workers read them. Thus workers never open pickles or
-    decode JPEGs, and all machines read the same bytes. Several drivers may write equal files, so there is no
+    The driver writes them, whatever form the dataset has, and workers read them. Thus workers never open a dataset's
+    pickles or JPEGs, and all machines read the same bytes. Several drivers may write equal files, so there is no
     `made.json`; the hash of the images identifies them.
     """
     for name in _SET_ARRAYS:

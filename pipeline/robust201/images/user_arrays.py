@@ -32,8 +32,8 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
         An image set with images in uint8 or float32. Its number of classes is 0, because the network determines it.
 
     Raises:
-        DatasetError: labels are missing, a type, shape, length or range is wrong, or the axis of the channels is
-            ambiguous.
+        DatasetError: labels are missing or superfluous, a type, shape, length or range is wrong, or the axis of the
+            channels is ambiguous.
 
     Warns:
         RobustWarning: floats were clipped, because they exceed [0, 1] by rounding errors.

@@ -1,7 +1,7 @@
 """Batch sizes: the numbers of samples that a network processes at once in an evaluation.
 
-No other module chooses batch sizes, except for measures that differentiate twice or in training mode
-(`measures.trainable`). A sample is one row of a batch. In an attack, it is one image at one strength.
+On a GPU, `gpu_memory` measures the maxima. Measures that differentiate twice or in training mode choose their own batch
+sizes (`measures.trainable`). A sample is one row of a batch. In an attack, it is one image at one strength.
 """
 
 from itertools import pairwise
@@ -149,8 +149,8 @@ def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
     """Split samples into batches of the given sizes, with little padding.
 
     Full batches of the largest size come first. If the remaining samples fill three quarters of the smallest sufficient
-    size, they form one batch of this size. Otherwise, a batch of the largest size that they fill comes next, and so on.
-    `sizes` are ascending.
+    size, or none of the sizes, they form one batch of the smallest sufficient size. Otherwise, a batch of the largest
+    size that they fill comes next, and so on. `sizes` are ascending.
     """
     batches: list[Batch] = []
     start = 0

@@ -22,7 +22,7 @@ def choose_device(setting: str, precision: Precision) -> torch.device:
     """Return this process's device for the setting `execution.device`, after checking that it supports the precision.
 
     Raises:
-        ConfigError: PyTorch cannot use a GPU that the setting requires, or see `check_device`.
+        ConfigError: PyTorch cannot use a GPU that the setting requires, or see `check_device` and `check_gradients`.
     """
     is_available = torch.cuda.is_available()
     if setting == "cuda" and not is_available:

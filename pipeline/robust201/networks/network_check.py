@@ -27,13 +27,13 @@ from robust201.networks.model import Model
 from robust201.networks.watch import NOT_FINITE_ADVICE, name_images
 
 _REPEAT_TOLERANCE = 1e-4
-"""Maximum difference between two passes, relative to the largest logit. It allows rounding, but no randomness."""
+"""Tolerance between two passes (see `_differ_only_by_rounding`). It allows rounding, but no randomness."""
 
 _SUM_ROUNDING = 1e-3
 """Maximum deviation of a sum of probabilities from 1. It allows rounding in half precision."""
 
 COMPARISON_BATCH = 8
-"""Batch size of the comparison with the compiled network, the smallest batch size in use."""
+"""Batch size of the comparison with the compiled network, which is the minimum batch size of compiled networks."""
 
 _N_CHECKED_IMAGES = 64
 """Maximum number of images on which a network is checked."""
@@ -45,10 +45,9 @@ _MIN_SHARE_AT_LIMIT = 0.2
 """Minimum fraction of images whose largest output is at the limit; below it, the limit is not reported."""
 
 _TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
-"""Precision → maximum difference of an image's logits between batches, or between the compiled and original network.
-
-It is relative to the largest logit (for a compiled network, at least 1), far above rounding errors, and far below the
-effect of a bug."""
+"""Precision → tolerance of logits between batches (see `_differ_only_by_rounding`), or between compiled and original
+network (relative to the largest logit, at least 1). It is far above rounding errors, and far below the effect of a
+bug."""
 
 
 class CheckedImages(NamedTuple):
@@ -338,7 +337,7 @@ class NetworkGuard:
             )
 
     def restore(self) -> list[str]:
-        """Undo all changes, and return the names of the changed tensors and modes."""
+        """Undo changes, except for added tensors; return the names of the added and changed tensors and modes."""
         current_tensors = dict(named_tensors(self._network))
         changed_names = [name for name in current_tensors if name not in self._tensors]
         for name, (tensor, original) in self._tensors.items():

@@ -41,7 +41,7 @@ class Space(ABC):
 
     @property
     def weights_name(self) -> str:
-        """Name of the space in weight stores. Spaces with different networks must have different names."""
+        """Name of the space in weight stores. All sizes of a space share a name; other spaces must have others."""
         return self.name
 
     def with_size(self, *, channels: int, cells: int) -> "Space":

@@ -18,7 +18,7 @@ DEFAULT_GMACS = 0.1
 
 
 class UserFileSpace(Space):
-    """Networks built by a function ``build(architecture, n_classes)`` in a user's file. Only workers call the function.
+    """Networks built by a function ``build(architecture, n_classes)`` in a user's file. Planning does not call it.
 
     `gmacs` is an estimate of the multiply-accumulates of one image's forward pass, in billions, for planning.
     """

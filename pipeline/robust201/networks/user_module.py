@@ -59,9 +59,9 @@ def as_classifier(
         The classifier.
 
     Raises:
-        ConfigError: `model` is not a module, the device is not available, or `normalisation` is set for a
-            `Classifier`.
-        NetworkError: the module has parameters without values, or see `check_network`.
+        ConfigError: `model` is not a module, the device is not available, `normalisation` is set for a `Classifier`,
+            or the normalisation and the images differ in channels.
+        NetworkError: the module has tensors without values or no evaluation mode, or see `check_network`.
 
     Warns:
         RobustWarning: the module computes in half precision, or see `check_network`.

@@ -124,7 +124,7 @@ class Watch:
     def describe_faults(
         self, model: Model, images: torch.Tensor, labels: torch.Tensor, numbers: NDArray[np.int64]
     ) -> str:
-        """Return a sentence that names the faulty images, if `n_faults` is not 0.
+        """Return a sentence that names the faulty images; call this only if `n_faults` is not 0.
 
         Args:
             model: the network.

@@ -18,7 +18,7 @@ _Floats = NDArray[np.float64]
 
 
 class MedianDistance(NamedTuple):
-    """The median of distances (infinity if more than half of the images are never fooled) and its interval.
+    """The median of distances (infinity if at least half of the images are never fooled) and its interval.
 
     The interval from `low` to `high` is distribution-free (see `median_distance`).
     """

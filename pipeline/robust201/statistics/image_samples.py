@@ -23,10 +23,10 @@ MIN_PER_STRATUM = 2
 _MAX_STRATA = 10
 
 _PRIOR_DEGREES = 16.0
-"""Weight of the variance that the model expects, in degrees of freedom (see `_estimate_variance`)."""
+"""Weight of the variance that the model expects, in degrees of freedom (see `_estimate_error`)."""
 
 _PRIOR_ERRORS = 4.0
-"""Constant added to the pilot's number of errors and to the expected number (see `Pilot.variance_factors`)."""
+"""Constant added to the pilot's sum of squared residuals and to the expected sum (see `Pilot.variance_factors`)."""
 
 _CONTRADICTION_LEVEL = 1e-3
 """Level of the test for a sample variance above the model's; if the test is significant, the model is ignored."""

@@ -1,6 +1,6 @@
 """Compare measured clean accuracies with the accuracies that are recorded with the weights.
 
-This check detects a wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch before any attack is run.
+This check detects a wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch from clean images alone.
 The recorded accuracy is on the full test split, whereas a sweep may evaluate only a sample of it.
 """
 

@@ -117,7 +117,7 @@ def suggest_key(name: str, known: Iterable[str]) -> str:
 
 
 def _advise_key(key: str) -> str:
-    """Return advice on an unknown key: how to list keys, how to define custom attacks, or the closest key."""
+    """Return advice on an unknown key, such as how to list keys or define custom attacks, or the closest key."""
     name, colon, _ = key.partition(":")
     if colon and name in TASKS:
         return f" {name} has no strengths."

@@ -333,8 +333,8 @@ COLUMNS: dict[str, Column] = {
 over zero images are NaN."""
 
 STANDARD_COLUMNS = ("accuracy", COUNTS)
-"""Columns of every result, which come first in shards. Merging needs the counts in `cm`. For more than
-`MAX_COUNTED_CLASSES` classes, `outcome_counts` replaces `cm` unless a matrix is requested."""
+"""Columns of every result except a measure's; they come first in shards. Merging needs the counts in `cm`. For more
+than `MAX_COUNTED_CLASSES` classes, `outcome_counts` replaces `cm` unless a matrix is requested."""
 
 MEASUREMENTS: dict[str, dict[str, Column]] = {
     measurement: {column.field: column for column in COLUMNS.values() if column.measurement == measurement}
@@ -417,7 +417,7 @@ def count_matrix(values: Values) -> Counts:
 def fields_of(measurement: str) -> dict[str, str]:
     """Return the column of each JSON field of a measurement.
 
-    A measure has a single column, under the empty field name.
+    Each column of a measure is a measurement of its own, under the empty field name.
     """
     if measurement not in MEASUREMENTS:
         return {"": measurement}

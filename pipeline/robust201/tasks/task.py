@@ -1,7 +1,7 @@
 """The class `Task`: one attack, corruption or measure, described without importing torch.
 
 A task has the data that planning needs (parameters, strengths, how an attack is run) and the name of the module that
-does the work. Only workers import these modules (`Task.load`), so planning, status and export never import torch.
+does the work. Only evaluations import these modules (`Task.load`), so planning, status and export never import torch.
 """
 
 import importlib
@@ -130,7 +130,7 @@ class Task:
         return engine == "fused" and self.kind == "attack"
 
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
-        """Whether all images of a batch share random numbers, so that images may be split only between batches."""
+        """Whether images may be split only between batches, because the images of a batch may share random numbers."""
         return engine == "reference" or (self.kind == "attack" and not self.uses_runner(engine))
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Import weights into a checkpoint store. This is the only step that opens third-party pickles.
+"""Import weights into a checkpoint store, so that workers need not open third-party pickles.
 
 Published records are not reliable: some trials (training runs of a network) have the fields of another network
 (NATS-Bench issue 36). Therefore, each state_dict's names and shapes are compared with those of the expected network.
@@ -73,8 +73,8 @@ def import_weights(
         progress: called with the number of finished networks and the total, which is an upper limit for tar archives.
 
     Raises:
-        CheckpointError: the source has an unknown format or contains no selected network, or the first weights are
-            absent, damaged, not finite, or belong to another network. Errors in later weights are in the report.
+        CheckpointError: the source has an unknown format, is truncated or has no selected network, or the first weights
+            are absent, damaged, not finite, or belong to another network. Errors in later weights are in the report.
         ArchitectureError: the first network is not in the space.
         ConfigError: the recipe is not a valid name or, for spaces other than the default, the number of classes is
             unknown.

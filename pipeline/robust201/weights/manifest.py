@@ -125,7 +125,7 @@ class CheckpointRecord(_Record):
 
     @property
     def is_final(self) -> bool | None:
-        """Whether these are the final weights of their training run; None if its length is not recorded."""
+        """Whether these are the final weights of their training run; None if the records do not show this."""
         recipe = self.inputs.get("recipe", {})
         epochs, n_batches = recipe.get("epochs"), self._outcome.n_batches
         length = recipe.get("iterations") if epochs is None or n_batches is None else epochs * n_batches
@@ -176,7 +176,7 @@ class ManifestWriter:
         self._stream: BinaryIO | None = None
 
     def append(self, record: CheckpointRecord) -> None:
-        """Append one line, or raise StorageFullError if no space is left on the disk."""
+        """Append one line, or raise StorageError (StorageFullError if no space is left on the disk)."""
         with reporting_write_errors(self._path):
             if self._stream is None:
                 self._stream = _open_for_appending(self._path)

@@ -288,7 +288,7 @@ def compile_network(
     """Compile a network for inference.
 
     Args:
-        network: the network with loaded weights. Its weights are not changed, and later changes to them have no effect.
+        network: the network with loaded weights. Its weights are not changed, and must not be changed later.
         spec: cell string of the network.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         device: device for the computation.

@@ -1,4 +1,4 @@
-"""Incremental forward pass with native.c. If one window changes, only the affected region of each map is recomputed.
+"""Incremental forward pass with native.c: leading blocks recompute only the regions that a window affects.
 
 A search such as Square Attack proposes a new window for each image, and accepts or rejects it. The recomputed regions
 (patches) overwrite the maps of the accepted images. Overwritten values are saved, and restored if the proposal is
