@@ -262,7 +262,7 @@ class ContenderTimes:
 
     Attributes:
         contender: the loop or sweep.
-        starts: start-up times, from runs without attacks; all loops share the times of the first loop.
+        starts: start-up times, from runs without attacks; all loops share those of each round's first loop.
         totals: times with attacks, including the start-up.
         accuracies: results of the last process with attacks, by key and strength.
     """

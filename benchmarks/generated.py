@@ -1,4 +1,4 @@
-"""Benchmark subjects (networks with images) that need no download: random weights, and scikit-learn's digits."""
+"""Files of benchmark subjects (networks with images), and networks with random weights, which need no download."""
 
 from dataclasses import replace
 from pathlib import Path

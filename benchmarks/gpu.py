@@ -128,7 +128,7 @@ def measure_attacks(size: Size) -> Rows:
 
 
 def measure_precision(size: Size) -> Rows:
-    """Measure the relative errors of a convolution and a matrix product after the caller has requested TF32 for all."""
+    """Measure the relative errors of a convolution and a matrix product if the user has requested TF32 for all."""
     generator = torch.Generator().manual_seed(0)
     images, weight, left, right = (
         torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -260,7 +260,7 @@ def run_sweep(size: Size) -> Rows:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the benchmark, with the maximum number of seconds that it may take on a GPU."""
+    """A step of the benchmark, with the maximum number of seconds that it may take."""
 
     measure: Callable[[Size], Rows]
     seconds: int

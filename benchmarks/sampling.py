@@ -24,7 +24,7 @@ SIZES = {"pgd": (424, 1174, 2674), "aa_apgd-ce": (267, 738, 1680), "aa_square": 
 """Images, out of 10,000, for 2.5%, 5% and 10% of the paper's cost, including cheap keys and a pilot of 20 networks."""
 
 EXTREME_MARGIN = 0.02
-"""Accuracies closer than this to 0 or 1 are excluded, since they hardly distinguish networks."""
+"""Coverage omits accuracies closer than this to 0 or 1; strengths with mostly such accuracies are left out."""
 
 _Bools = NDArray[np.bool_]
 _Floats = NDArray[np.float64]
@@ -68,7 +68,7 @@ def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespac
 
 
 def summarise(draws: Sequence[Draw]) -> dict[str, Any]:
-    """Return coverage by strength, and medians over strengths whose accuracies are not extreme."""
+    """Return range of coverage, median half-width, largest bias and truths, for strengths that are not extreme."""
     truth, accuracy, low, high = (np.stack(arrays) for arrays in zip(*draws, strict=True))
     is_used = (truth > EXTREME_MARGIN) & (truth < 1 - EXTREME_MARGIN)
     strengths = is_used.mean(axis=(0, 1)) > 0.5

@@ -12,7 +12,7 @@ from robust201 import Dataset
 
 
 class RunWeights(NamedTuple):
-    """Weights in an export: the networks of one training run and length.
+    """Weights in an export: all networks with the same recipe, length of training and seed.
 
     Attributes:
         reader: the export.

@@ -37,7 +37,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: i
 
 
 def number(value: float, decimals: int = 3, *, signed: bool = False) -> str:
-    """Format a number, without a sign for zero; NaN becomes a dash."""
+    """Format a number, without a minus sign for zero; NaN becomes a dash."""
     return "–" if math.isnan(value) else f"{value:{'+' if signed else ''}z.{decimals}f}"
 
 

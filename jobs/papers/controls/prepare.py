@@ -2,7 +2,7 @@
 
     pip download --no-deps --no-binary advertorch advertorch==0.2.3 cifar-10-model==7.4.0 -d FOLDER
     export ROBUST201_CONTROLS=FOLDER       # contains the two packages
-    export ROBUST201_DATA=DATA             # contains cifar10/ and mnist/ in their official formats
+    export ROBUST201_DATA=DATA             # contains cifar10/ in an official format, and mnist/ as unpacked IDX files
     python jobs/papers/controls/prepare.py
 
 The output is `weights/NAME.safetensors` with state_dicts for `networks.py`, and the test images in `mnist/test.npz` and

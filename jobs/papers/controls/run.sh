@@ -4,7 +4,7 @@
 # keras-cnn and 1.6 for resnet18; published.yaml needs 2.8.
 #   pip install h5py   # reads Keras's weights, without TensorFlow
 #   pip download --no-deps --no-binary advertorch advertorch==0.2.3 cifar-10-model==7.4.0 -d packages
-# ROBUST201_CONTROLS names the folder packages; ROBUST201_DATA a folder with the official files in cifar10/ and mnist/.
+# ROBUST201_CONTROLS names the folder packages; ROBUST201_DATA a folder with the official files, unpacked, in cifar10/ and mnist/.
 set -eu
 python jobs/papers/controls/prepare.py   # weights and images in runs/controls
 

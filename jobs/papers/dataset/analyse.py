@@ -1,4 +1,4 @@
-"""Tests the dataset paper's claims on exported results, and fills the tables of README.md.
+"""Tests the dataset paper's claims on exported results, and fills the table of claims in README.md.
 
     python -m jobs.papers.dataset.analyse EXPORT
 

@@ -34,8 +34,8 @@ class Results:
         reader: the export.
         sweep: the fields of its sweep; empty for published files.
         accuracies: fractions by architecture (index) and (key, strength).
-        classes: index of the evaluated cell of each isomorphism class, by each of the 15,625 cell strings.
-        cells: cell strings of the evaluated cells by their indices.
+        classes: index of the cell that represents its isomorphism class, by each of the 15,625 cell strings.
+        cells: cell strings of the representatives by their indices.
         jacobian: mean norm of the Jacobian by architecture; empty if it was not measured.
     """
 

@@ -135,7 +135,7 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
 def measure_network(
     strengths: np.ndarray, accuracies: np.ndarray, performance: np.ndarray, n_classes: int
 ) -> dict[str, float]:
-    """Return R and the mean relative change C (R - 1) of one network; NaN if its clean accuracy is at chance."""
+    """Return clean accuracy, R, mean relative change C, fitted R (these NaN at chance), and flags of a network."""
     curve = robustness_r(strengths, performance)
     changes = relative_changes(strengths, performance)
     at_chance = bool(accuracy_intervals(accuracies[0], N_IMAGES)[0] <= 1 / n_classes)
@@ -155,7 +155,7 @@ def measure_network(
 
 
 def summarise(networks: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per network, group and epoch: `n`, `mean`, `sd` of R, its interval, and the printed numbers.
+    """Return one row per network, group and epoch: `n`, `mean`, `sd`, interval of R, `clean`, and printed numbers.
 
     `p_printed` is the p-value of Welch's test of the difference from the printed mean.
     """

@@ -68,8 +68,7 @@ def summarise(values: ArrayLike) -> dict[str, float]:
 def measure_dynamics(networks: Sequence[RunWeights]) -> pd.DataFrame:
     """Return clean accuracy and attack success by run, curve and iteration.
 
-    Attack success is the fraction of the correctly classified images that are misclassified under the attack, over all
-    images.
+    Attack success is the fraction of the correctly classified images that are misclassified under the attack.
     """
     rows = []
     for network in networks:
