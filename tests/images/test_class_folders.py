@@ -116,6 +116,12 @@ def test_class_folders_are_found_in_split_folders(folder, tmp_path, split_folder
     assert images.class_names == ("owl",)
 
 
+def test_training_folder_is_not_a_class_of_test_images(tmp_path):
+    write_random_image(tmp_path / "train" / "owl" / "image.png")
+    with pytest.raises(DatasetError, match="test images"):
+        load_images("birds", path=tmp_path)
+
+
 def test_decoder_reads_grey_images_as_one_channel(tmp_path):
     pixels = write_random_image(tmp_path / "a" / "image.png", mode="L")
     loaded = load_images(custom_dataset("grey", n_classes=1, channels=1, image_size=8), path=tmp_path)
@@ -166,6 +172,12 @@ def test_load_images_rejects_invalid_class_folders(folder, fault):
 def test_load_images_rejects_invalid_resize_rules(folder, options):
     with pytest.raises(ConfigError, match="Resizing images failed"):
         load_images("birds", path=folder, **options)
+
+
+@pytest.mark.parametrize("options", [{"image_size": 8}, {"resize": Resize(256)}])
+def test_load_images_rejects_sizes_beside_a_specification(folder, options):
+    with pytest.raises(ConfigError, match="birds"):
+        load_images(custom_dataset("birds", n_classes=3, image_size=8), path=folder, **options)
 
 
 def test_hidden_files_and_folders_are_ignored(folder):

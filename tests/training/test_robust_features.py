@@ -157,8 +157,10 @@ def test_representation_is_the_input_of_the_last_linear_layer():
 
 
 def test_networks_without_a_representation_are_rejected(tmp_path):
+    without_linear_layer = nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten())
     with pytest.raises(ConfigError, match=r"it has no torch\.nn\.Linear"):
-        write_features(tmp_path, network=nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten()))
+        write_features(tmp_path, network=without_linear_layer)
+    write_features(tmp_path / "targets", "next-target", network=without_linear_layer)
     layer = nn.Linear(3 * SIZE**2, N_CLASSES)
 
     class SharedLayer(nn.Module):

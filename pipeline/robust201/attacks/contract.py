@@ -120,7 +120,7 @@ def check_batches(
             raise _violation(batch, name, n_yields, request, constraint)
         yield batch
     if count_faults((n_yields != 1).sum()):
-        raise _coverage_error(name, n_yields)
+        raise _coverage_error(name, n_yields != 1)
 
 
 def _count_violations(
@@ -145,7 +145,7 @@ def _violation(
 ) -> PerturbationError:
     """Return the error of a batch that breaks the contract; the host may wait."""
     if bool((n_yields > 1).any()):
-        return _coverage_error(name, n_yields)
+        return _coverage_error(name, n_yields > 1)
     lowest, highest = float(batch.images.min()), float(batch.images.max())
     if constraint is None or not (lowest >= 0 and highest <= 1):
         advice = ", which must clamp pixels to [0, 1] and must not divide by zero"
@@ -157,8 +157,8 @@ def _violation(
     return _bug(name, ball, f"{distance:.6g}")
 
 
-def _coverage_error(name: str, n_yields: torch.Tensor) -> PerturbationError:
-    position = int((n_yields != 1).nonzero()[0, 1])
+def _coverage_error(name: str, is_wrong: torch.Tensor) -> PerturbationError:
+    position = int(is_wrong.nonzero()[0, 1])
     return _bug(name, "each image once per strength", f"image {position} more often or not at all")
 
 

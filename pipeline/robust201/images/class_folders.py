@@ -58,10 +58,12 @@ class ImageFiles:
 def find_split_folder(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
     """Return the folder that contains the class folders, or None.
 
-    For the test split, it is `test` or `val` in `root`, or `root` itself. For the training split, it is `train` in
-    `root`.
+    For the test split, it is `test` or `val` in `root`, or `root` itself if it has no `train`. For the training split,
+    it is `train` in `root`.
     """
-    candidates = [root / folder_name for folder_name in _SPLIT_FOLDERS[split]] + ([root] if split == "test" else [])
+    candidates = [root / folder_name for folder_name in _SPLIT_FOLDERS[split]]
+    if split == "test" and not _has_classes(root / "train"):  # otherwise, `train` would be taken for a class
+        candidates.append(root)
     return next((folder for folder in candidates if _has_classes(folder)), None)
 
 

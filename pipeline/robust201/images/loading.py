@@ -121,15 +121,13 @@ def _find_spec(
     image_size: int | None,
     resize: Resize | None,
 ) -> DatasetSpec:
-    if isinstance(name, DatasetSpec):
-        return name
-    if name in DATASETS or path is None:
+    if isinstance(name, DatasetSpec) or name in DATASETS or path is None:
         if (image_size, resize) != (None, None):
             raise ConfigError(
                 f"Loading images failed for {name!r}: `image_size` and `resize` are only for custom images. Remove "
                 "them."
             )
-        return dataset(name)
+        return name if isinstance(name, DatasetSpec) else dataset(name)
     return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
 
 

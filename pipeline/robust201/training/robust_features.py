@@ -257,18 +257,19 @@ def _image_norms(batch: torch.Tensor) -> torch.Tensor:
 def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.Tensor], torch.Tensor]]:
     """Yield a function of a classifier and pixels that returns the input (B, D) of the network's last linear layer."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    if not layers:
-        raise ConfigError(
-            f"Finding the representation failed for {type(network).__name__}: it has no torch.nn.Linear, "
-            "whose input would be the representation. Use another network."
-        )
     layer_inputs: list[torch.Tensor] = []
-    handle = layers[-1].register_forward_pre_hook(lambda _layer, inputs: layer_inputs.append(inputs[0]))
-
+    handles = [
+        layer.register_forward_pre_hook(lambda _layer, inputs: layer_inputs.append(inputs[0])) for layer in layers[-1:]
+    ]
     is_first_pass = True
 
     def represent(classifier: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
         nonlocal is_first_pass
+        if not layers:  # other methods measure such a network without its representation
+            raise ConfigError(
+                f"Finding the representation failed for {type(network).__name__}: it has no torch.nn.Linear, "
+                "whose input would be the representation. Use another network."
+            )
         if is_first_pass:  # a classifier checks its gradients once, in an extra pass
             classifier(pixels[:1].detach().clone().requires_grad_())
             is_first_pass = False
@@ -285,4 +286,5 @@ def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.T
     try:
         yield represent
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
