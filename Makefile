@@ -1,4 +1,4 @@
-# Each target is one check or build; .ci/run, the CI script, runs the same commands.
+# Each target is one check or build; .ci/run, the CI script, runs `check`, `docs` and the tests without fault injection.
 PYTHON ?= .venv/bin/python
 
 .PHONY: check docs format test test-all
