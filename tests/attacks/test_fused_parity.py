@@ -93,8 +93,8 @@ def test_parity_with_one_image(key):
     assert_parity(key, tiny_classifier(), tiny_images(1), short_parameters(key))
 
 
-# With 12 steps, APGD halves its step size. After 3 steps, an image that was fooled is classified correctly again; the
-# attack returns its last misclassified iterate.
+# With 12 steps, APGD halves its step size. With 3 steps, the last iterate of an image that was fooled is classified
+# correctly again; the attack returns its last misclassified iterate.
 CHANGES = [
     *(("pgd", {"steps": 10, "random_start": is_random, "target": "none"}) for is_random in (True, False)),
     *(("pgd", {"steps": 10, "random_start": is_random, "target": "least_likely"}) for is_random in (True, False)),

@@ -50,7 +50,7 @@ def test_only_the_part_of_a_damaged_shard_is_computed_again(finished_results, tm
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
-def test_merged_folders_with_other_results_contradict_each_other(finished_results, tmp_path, write_sweep, robust201):
+def test_merge_and_verify_reject_contradictory_results(finished_results, tmp_path, write_sweep, robust201):
     assert robust201("merge", finished_results, "--out", tmp_path / "all").code == 0
     assert robust201("verify", tmp_path / "all").code == 0
     folder = ResultsFolder.open(finished_results)
@@ -62,7 +62,7 @@ def test_merged_folders_with_other_results_contradict_each_other(finished_result
     assert robust201("merge", finished_results, "--out", tmp_path / "all", "--compact").error_line(2)
 
 
-def test_verify_needs_no_space_beside_the_export_and_reports_a_full_disk(finished_results, tmp_path, monkeypatch):
+def test_verify_makes_folders_only_in_results_and_reports_a_full_disk(finished_results, tmp_path, monkeypatch):
     out, make_folder = tmp_path / "dataset/out", tempfile.mkdtemp
     export_dataset(*open_results(finished_results), out)
 

@@ -25,7 +25,7 @@ def test_exact_norm_matches_autograd(input_space):
     images = tiny_images(6)
     classifier = tiny_classifier(network)
     pixels = torch.from_numpy(images.images) / 255
-    classifier.loss_and_gradient(pixels, torch.zeros(6, dtype=torch.int64))  # checks once whether gradients exist
+    classifier.loss_and_gradient(pixels, torch.zeros(6, dtype=torch.int64))  # `torch.func` skips its gradient check
     if input_space == "pixels":
         jacobian = torch.func.vmap(torch.func.jacrev(lambda x: classifier(x[None])[0]))(pixels)
     else:
@@ -44,7 +44,7 @@ def test_projections_are_unbiased():
     standard_error = estimates.std() / np.sqrt(len(estimates))
     assert 0 < standard_error < 0.2 * exact
     assert abs(estimates.mean() - exact) < 4 * standard_error
-    # An estimate from more projections with the same seed is closer to the exact norm.
+    # With many projections, even one estimate is close to the exact norm.
     precise_estimate = measure(images, classifier, projections=200)["squared_norm"]
     assert precise_estimate == pytest.approx(exact, rel=0.2)
 

@@ -80,13 +80,13 @@ def test_claim_is_judged_by_the_interval_of_the_difference(mnist, cifar10, sd, v
 
 
 def test_claim_without_direction_is_judged_in_the_direction_of_the_published_mark():
-    """For LeNet at epoch 25, the paper marks MNIST above CIFAR-10 → MNIST."""
+    """For LeNet at epoch 25, the paper marks `mnist` as more robust than `cifar10_to_mnist`."""
     (claim,) = analyse.test_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
     assert (claim.verdict, claim.printed) == (HOLDS, "MNIST at epoch 25")
 
 
 @pytest.mark.parametrize(("original", "verdicts"), [(0.51, [UNDECIDED, HOLDS]), (0.6, [HOLDS, HOLDS])])
-def test_control_on_original_images_is_judged_by_its_difference(original, verdicts):
+def test_claims_on_original_mnist_are_judged_by_the_difference_from_scaled_mnist(original, verdicts):
     summaries = make_summaries({"mnist": 0.5, "cifar10": 0.1, "mnist_28": original})
     claims = [claim for claim in analyse.test_claims(summaries) if claim.place == "Section 3.2"]
     assert [claim.verdict for claim in claims] == verdicts
@@ -118,7 +118,7 @@ def test_r_is_measured_for_each_network(tmp_path):
     assert len(curves) == 2 * 2 * 9
 
 
-def test_blends_pair_each_image_once_and_differ_only_in_labels(tmp_path):
+def test_blends_use_each_image_at_most_once_and_differ_only_in_labels(tmp_path):
     first_images, second_images = numbered_images(40, "first"), numbered_images(25, "second", n_classes=5)
     rows, second_rows = fuse.pair(40, 25)
     assert (np.diff(rows) > 0).all()

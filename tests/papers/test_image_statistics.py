@@ -60,7 +60,7 @@ PAPER_STRENGTHS = (0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
 
 def test_sensitivity_for_two_alternatives_matches_the_closed_form():
-    """For two alternatives, d' is the square root of 2 times the normal quantile of the accuracy."""
+    """For two alternatives, d' is √2 · z, where z is the normal quantile of the accuracy."""
     accuracies = np.array([0.5, 0.6, 0.76, 0.9, 0.99])
     result = sensitivity(accuracies, 2, 10_000)
     np.testing.assert_allclose(result, np.sqrt(2) * norm.ppf(accuracies), atol=2e-4)

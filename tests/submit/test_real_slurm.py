@@ -48,7 +48,7 @@ def wait_for_end(cluster: SlurmCluster, *tasks: str) -> None:
     cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= final_states)
 
 
-def test_requeued_array_gives_the_bytes_of_one_run(cluster, robust201, write_sweep, tmp_path, monkeypatch):
+def test_requeued_array_is_byte_identical_to_one_run(cluster, robust201, write_sweep, tmp_path, monkeypatch):
     keys = {
         "clean": {},
         "fgsm": {"epsilons": ["1/255"]},
@@ -86,11 +86,11 @@ def test_requeued_array_gives_the_bytes_of_one_run(cluster, robust201, write_swe
     assert robust201("submit", "slurm", sweep).out == ""
 
 
-def test_requeued_training_gives_the_bytes_of_one_run(cluster, robust201, tmp_path, monkeypatch):
+def test_requeued_training_is_byte_identical_to_one_run(cluster, robust201, tmp_path, monkeypatch):
     recipe = RECIPE | {"epochs": 30, "snapshots": {"epochs": [1]}}
     store = tmp_path / STRANGE_NAME
-    trainings = write_training_yaml(tmp_path, recipes={"plain": recipe}, store=str(store))
-    assert robust201("run", trainings, "--out", tmp_path / "store").code == 0
+    training_yaml = write_training_yaml(tmp_path, recipes={"plain": recipe}, store=str(store))
+    assert robust201("run", training_yaml, "--out", tmp_path / "store").code == 0
     # Steps are slow until a file exists, so that the signal arrives during the training.
     (tmp_path / "patch").mkdir()
     (tmp_path / "patch/sitecustomize.py").write_text(SLOW_STEPS)
@@ -98,7 +98,7 @@ def test_requeued_training_gives_the_bytes_of_one_run(cluster, robust201, tmp_pa
     environment = cluster.environment | {"PYTHONPATH": python_path, "ROBUST201_TEST_GO": str(tmp_path / "go")}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    result = robust201("submit", "slurm", trainings, "--time", "10")
+    result = robust201("submit", "slurm", training_yaml, "--time", "10")
     assert result.code == 0, result.err
     task, log = f"{result.out.strip()}_1", store / f"training/slurm/{result.out.strip()}_1.log"
     cluster.wait_for(lambda: list((store / "training/states").glob("*/snapshot-*.json")))
@@ -110,4 +110,4 @@ def test_requeued_training_gives_the_bytes_of_one_run(cluster, robust201, tmp_pa
     assert (cluster.job(task)["Restarts"], cluster.job(task)["ExitCode"]) == ("1", "0:0"), log.read_text()
     assert "Planned 30 epochs: 1 done, 29 missing." in log.read_text()
     assert hash_weight_files(store) == hash_weight_files(tmp_path / "store")
-    assert robust201("submit", "slurm", trainings).out == ""
+    assert robust201("submit", "slurm", training_yaml).out == ""

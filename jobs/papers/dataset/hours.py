@@ -28,7 +28,7 @@ def main() -> None:
     print("| key | seconds per cell | share |\n|---|--:|--:|")
     for key, total in seconds.most_common():
         print(f"| {key} | {total / n_cells:.1f} | {total / seconds.total():.0%} |")
-    print(f"| all of {n_cells} cells | {seconds.total() / n_cells:.1f} | |")
+    print(f"| all keys, {n_cells} cells | {seconds.total() / n_cells:.1f} | |")
 
 
 if __name__ == "__main__":

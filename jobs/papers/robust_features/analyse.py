@@ -4,7 +4,7 @@
     python -m jobs.papers.robust_features.analyse                     # page and figures from tables/
 
 `--folder` writes elsewhere. Networks are recognised by architecture and recipe (see the YAMLs). Accuracies are
-fractions; printed numbers, percentages in published.json, come from single runs.
+fractions. The paper's numbers (`printed`), which published.json has as percentages, come from single runs.
 
 Source: Wang and Horne, "Understanding (Non-)Robust Feature Disentanglement and the Relationship Between Low- and
 High-Dimensional Adversarial Attacks" (ETH Zurich, 2020), figures 1 to 3, tables 1 to 4.
@@ -50,7 +50,7 @@ ITERATIONS_PER_EPOCH = 782
 
 
 def network_name(architecture: str) -> str:
-    """Return the printed name of an architecture: ``G-ResNet-18`` for ``gresnet18-w1``."""
+    """Return the paper's name of an architecture: ``G-ResNet-18`` for ``gresnet18-w1``."""
     family, depth = re.fullmatch(r"([a-z-]+?)(\d+)(?:-\w+)?", architecture).groups()  # type: ignore[union-attr]
     return f"{NETWORKS[family]}-{depth}"
 
@@ -98,7 +98,7 @@ def _summarise_groups(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame
 
 
 def measure_mixing(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return accuracies by network, curve and fraction alpha, and the slope over alpha by network and curve."""
+    """Return accuracies by network, curve and fraction alpha of robust images, and slopes over alpha."""
     frames = []
     for key in networks[0].reader.keys_all:
         frame = read_accuracies(networks, DATASET, key)
@@ -159,7 +159,7 @@ def trends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def tau_estimate(x: ArrayLike, y: ArrayLike, parts: int = 1) -> Estimate:
-    """Return Kendall's tau with an interval from the standard error of independent rankings."""
+    """Return Kendall's tau with an interval from the standard error of independent rankings (`parts`: Bonferroni)."""
     values = np.asarray(y, np.float64)
     n = len(values)
     error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
@@ -171,8 +171,8 @@ def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
     attacks = [curve for run, curve in groups if run == "std" and curve in PUBLISHED["dynamics"]["runs"]["std"]]
     linf = [curve for curve in attacks if "pgd_linf7" in curve]
     spatial = [f"asr {key}" for key in SPATIAL if ("std", f"asr {key}") in groups]
-    some = next(iter(groups.values()))
-    data = f"{int(some['n'].min())} training run(s), {len(some)} snapshots"
+    first_curve = next(iter(groups.values()))
+    data = f"{int(first_curve['n'].min())} training run(s), {len(first_curve)} snapshots"
 
     def taus(run: str, names: Sequence[str], sign: int) -> list[Estimate]:
         parts = [groups[run, name] for name in names if (run, name) in groups]
@@ -265,7 +265,7 @@ def select(candidates: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
 
 
 def best_by_network(candidates: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Return the best depth and learning rate of each network, as in table 1 of the original."""
+    """Return the best candidate of each network in table 1, where an equivariant network has several depths."""
     families = candidates["architecture"].str.replace(r"^(STN|PTN).*|^(G-ResNet)-\d+$", r"\1\2", regex=True)
     return select(candidates.assign(network=families), "network", by)
 

@@ -1,4 +1,4 @@
-"""Rows of one key on one dataset, read from files of either format."""
+"""Rows of one key on one dataset, read from JSON or Parquet files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -51,7 +51,7 @@ def near_limits(values: "pd.Series[float]") -> tuple[float, float]:
 
 
 def draw_clean_and_mean_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw the means against clean accuracy, with one panel per mean; cells have the colour of their size."""
+    """Draw the means against clean accuracy, with one panel per mean; cells are coloured by their kernel parameters."""
     texts = {"architecture": "architecture", "clean": "clean|.2%", "accuracy": "mean|.2%"}
     colour: Any = alt.value(colours.NETWORKS[0])
     if results.space is not None:
@@ -85,8 +85,8 @@ FIGURES = (
         "Clean against robust accuracy",
         "One point per architecture; the points of cells are coloured by the number of kernel parameters: 9 for each "
         "3×3 and 1 for each 1×1 convolution that reaches the output. On the dotted line, the perturbation would change "
-        "nothing; the dashed line is the chance accuracy. Points far from all others are left out; the panel's "
-        "title states their number.",
+        "nothing; the dashed line is the chance accuracy. Points more than three interquartile ranges from the "
+        "quartiles are left out; the panel's title states their number.",
         "Fig. 27",
         "clean accuracies and an attack or a corruption",
         clean_and_mean_accuracies,

@@ -85,7 +85,7 @@ def correlate_ranks(columns: ArrayLike) -> Coefficients:
     """
     column_array = np.asarray(columns, np.float64)
     if column_array.ndim != 2 or len(column_array) < 3 or np.isnan(column_array).any():
-        raise ValueError(f"expected numbers (N, P) without NaN in 3 rows or more, got shape {column_array.shape}")
+        raise ValueError(f"expected numbers (N, P) without NaN in 3 rows or more, got NaN or {column_array.shape}")
     n, p = column_array.shape
     codes = np.stack([np.unique(column, return_inverse=True)[1] for column in column_array.T]).astype(
         np.int32

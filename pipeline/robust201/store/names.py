@@ -4,7 +4,7 @@
 
 `unit` is the unit's id (32 hex digits). `strengths` and `columns` are digests (8 hex digits) of tuples stored in
 ``protocols/``. `slice` counts from 0, and `slices` is the number of slices of the unit (4 decimal digits each). `hash`
-is the first 16 hex digits of the file's SHA-256. All names have the same length, so a listing is one NumPy array.
+is the first 16 hex digits of the file's SHA-256. All names have the same length, so `Names` is one NumPy array.
 """
 
 import hashlib

@@ -104,7 +104,7 @@ class KeyState:
         return float(macs_of_slices @ (~self.done).sum(axis=1))
 
     def missing(self, network: int) -> Iterator[SlicePart]:
-        """Yield the missing parts of the network at a position."""
+        """Yield the missing parts of the network with the index `network`."""
         first, stop = self.key.first_slices[network : network + 2].tolist()
         for row in range(first, stop):
             if not self.done[row].all():
@@ -138,12 +138,12 @@ class SweepState:
 
     def add(self, part: SlicePart) -> int:
         """Record that a part was stored; return the number of evaluations that it completes."""
-        (state,) = (key for key in self.keys if (key.key.dataset, key.key.key) == (part.unit.dataset, part.unit.key))
+        (state,) = (s for s in self.keys if (s.key.dataset, s.key.key) == (part.unit.dataset, part.unit.key))
         network = int(np.flatnonzero(state.key.units == part.unit.id.encode())[0])
         first, stop = state.key.first_slices[network : network + 2].tolist()
-        columns = np.isin(state.key.strengths, part.part.strengths) & ~state.done[first + part.index]
-        state.done[first + part.index] |= columns
-        return int(state.done[first:stop, columns].all(axis=0).sum())
+        is_new = np.isin(state.key.strengths, part.part.strengths) & ~state.done[first + part.index]
+        state.done[first + part.index] |= is_new
+        return int(state.done[first:stop, is_new].all(axis=0).sum())
 
     def is_missing(self, unit: str, index: int) -> bool:
         """Return whether any strength of a planned unit's slice is missing."""
