@@ -33,7 +33,7 @@ def test_operation_effects_are_means_over_all_cells(results):
     assert row["low"] < row["effect"] < row["high"]
 
 
-def test_operation_effects_reject_missing_classes(tmp_path):
+def test_operation_effects_reject_missing_isomorphism_classes(tmp_path):
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
     with pytest.raises(
         ResultsError, match="6,464 of the 6,466 isomorphism classes, such as the class of cell 1, have no accuracy"

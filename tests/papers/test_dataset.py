@@ -42,9 +42,9 @@ def plant_all_cells(sign):
     is_other = {index: index != analyse.BEST_CLEAN for index in edges}
     return make_results(
         {
-            ("clean", 0.0): {index: 0.9 - 0.05 * n for index, n in is_other.items()},
+            ("clean", 0.0): {index: 0.9 - 0.05 * other for index, other in is_other.items()},
             ("pgd", 1.0): robust,
-            ("fog", 3.0): {index: 0.6 - sign * 0.1 * n for index, n in is_other.items()},
+            ("fog", 3.0): {index: 0.6 - sign * 0.1 * other for index, other in is_other.items()},
         }
     )
 
@@ -212,7 +212,7 @@ def test_weighted_rank_correlations_match_repeated_cells():
     assert weighted == pytest.approx(repeated.corr(method="kendall").to_numpy())
 
 
-def test_distributions_of_few_cells_are_undecided():
+def test_claims_about_distributions_of_few_cells_are_undecided():
     claims = [*distributions.claims_about_distributions(make_results({("pgd", 1.0): {21: 0.4}}))]
     assert {claim.verdict for claim in claims} == {UNDECIDED}
 
@@ -227,7 +227,7 @@ def test_published_files_are_read(tmp_path):
     results = analyse.read_results(tmp_path)
     assert len(results.cells) == 6466
     assert results.accuracies["pgd", 1.0].tolist() == [0.4] * 12
-    assert (results.n_images, results.has_printed_size) == (10_000, True)
+    assert (results.n_images, results.has_paper_network_size) == (10_000, True)
     medians = analyse.compare_medians(results).set_index(["key", "strength"])
     assert medians.loc[("pgd", 1.0), ["ours", "printed"]].tolist() == [0.4, 0.349]
 

@@ -58,7 +58,7 @@ def test_welch_interval_matches_scipy():
     assert (estimate.n, estimate.groups) == (3, 2)
 
 
-def test_normal_and_bootstrap_intervals_have_joint_coverage():
+def test_normal_and_bootstrap_intervals_have_expected_quantiles():
     estimate = normal_estimate(0.5, 0.1, 100, parts=2)
     assert estimate.high - 0.5 == pytest.approx(0.1 * stats.norm.ppf(1 - 0.025 / 2))
     replicates = np.linspace(0, 1, 1001)

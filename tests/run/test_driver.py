@@ -153,7 +153,7 @@ def test_workers_that_ray_cannot_start_give_a_config_error(monkeypatch, error):
         workers.wait(1.0)
 
 
-def test_heartbeats_cover_only_calls_of_ray_and_output_of_ray_is_hidden(tmp_path, monkeypatch, capsys):
+def test_heartbeats_cover_only_calls_to_ray_and_output_of_ray_is_hidden(tmp_path, monkeypatch, capsys):
     log = []
 
     class FakeCluster:
@@ -183,6 +183,6 @@ def test_heartbeats_cover_only_calls_of_ray_and_output_of_ray_is_hidden(tmp_path
     state = None
     for entry in log:
         states[entry].add(state)
-        state = entry if entry in "be" else state
+        state = entry if entry in {"b", "e"} else state  # heartbeat, end
     assert (states["ray"], states["finish"], state) == ({"b"}, {"e"}, "e")
     assert capsys.readouterr().out == ""

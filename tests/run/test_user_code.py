@@ -361,7 +361,7 @@ MEASURE_HEAD = "def measure(model, images, labels): "
         ),
     ],
 )
-def test_parts_of_wrong_user_code_fail(write_custom_sweep, robust201, tmp_path, kind, code, expected):
+def test_parts_with_faulty_user_code_fail(write_custom_sweep, robust201, tmp_path, kind, code, expected):
     keys = {
         "network": lambda: {"clean": {}, "fgsm": {"epsilons": ["8/255"]}},
         "attack": lambda: attack_keys(tmp_path, code),

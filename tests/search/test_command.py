@@ -1,4 +1,4 @@
-"""`robust201 search` on the planted dataset and on small results."""
+"""`robust201 search` on planted results."""
 
 import json
 

@@ -275,7 +275,7 @@ def judge_cells(results: Results, differences: Sequence[Estimate]) -> tuple[str,
     """Return the verdict on a claim about differences between named cells, and what would decide it."""
     verdict = judge(differences)
     needs = describe_units(differences, "images") if verdict == UNDECIDED else ""
-    if not results.has_printed_size:
+    if not results.has_paper_network_size:
         verdict, needs = UNDECIDED, "two or more training runs per cell" + (f", {needs}" if needs else "")
     return verdict, needs
 

@@ -53,7 +53,7 @@ class Results:
         return all(row["queries"] == 5000 for row in parameters)
 
     @property
-    def has_printed_size(self) -> bool:
+    def has_paper_network_size(self) -> bool:
         """Whether the networks have the paper's size, so that they may be the paper's networks.
 
         A claim that names cells then concerns these networks. Otherwise, it concerns the cells with any weights, and

@@ -116,11 +116,11 @@ def _groups(
     if task.procedure.per == "sample":
         yield from _split(remaining, model.batch_size)
         return
-    group_images = max(1, model.pool_size // n_strengths)
+    images_per_group = max(1, model.pool_size // n_strengths)
     if task.procedure.per == "image":
-        group_images = min(group_images, model.batch_size)
+        images_per_group = min(images_per_group, model.batch_size)
     by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
-    yield from map(np.sort, _split(by_image, group_images * n_strengths))
+    yield from map(np.sort, _split(by_image, images_per_group * n_strengths))
 
 
 def _split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
@@ -130,14 +130,14 @@ def _split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
 def _make_samples(
     request: Request, radii: NDArray[np.float64], rows: NDArray[np.int64], random_numbers: RandomNumbers
 ) -> Samples:
-    images = rows % len(request.images)
-    device_images = torch.from_numpy(images).to(request.images.device)
+    positions = rows % len(request.images)
+    device_positions = torch.from_numpy(positions).to(request.images.device)
     return Samples(
-        clean=to_float(request.images.index_select(0, device_images)),  # faster than indexing
-        labels=request.labels[device_images],
+        clean=to_float(request.images.index_select(0, device_positions)),  # faster than indexing
+        labels=request.labels[device_positions],
         radii=radii[rows // len(request.images)],
-        images=images,
-        indices=np.asarray(request.indices, np.int64)[images],
+        images=positions,
+        indices=np.asarray(request.indices, np.int64)[positions],
         random_numbers=random_numbers,
     )
 

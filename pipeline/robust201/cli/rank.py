@@ -40,8 +40,8 @@ def rank(
         str | None,
         typer.Option(
             help="Columns: keys, keys at a strength and means, such as clean,pgd:8/255,corruption; rows are sorted by "
-            "the first one other than clean. Default: clean, every attack at the epsilon nearest to 1/255 (L2, L1: to "
-            "1), and the mean over corruptions; rows are sorted by the strongest attack in one norm (Linf, if any)."
+            "the first one other than clean. Default: clean, every attack at the epsilon nearest to 1/255 (L2, L1: 1), "
+            "and the mean over corruptions, sorted by the strongest Linf attack (if none, in the first attack's norm)."
         ),
     ] = None,
     architectures: ShownNetworks = None,

@@ -132,15 +132,15 @@ def _show_end(config: "SweepConfig", tally: "Tally", filters: "Filters", share: 
     from robust201.sweep.filters import EVERYTHING
 
     results = quote(str(config.results))
-    completion = f"Complete. Export the results with: robust201 export {results} --out DATASET"
+    conclusion = f"Complete. Export the results with: robust201 export {results} --out DATASET"
     if filters != EVERYTHING or share is not None:
-        completion = f"Complete for this selection. Status of the whole sweep: robust201 status {results}"
+        conclusion = f"Complete for this selection. Status of the whole sweep: robust201 status {results}"
     unstable = read_unstable_networks(config.results) if share is None else {}  # too slow for thousands of shares
     if unstable:
         first = next(iter(unstable.values()))
-        completion = (
+        conclusion = (
             f"Incomplete: the results of {console.format_count(len(unstable), 'unstable network')} are excluded, such "
             f"as {first.label}: {first.failure} Once the cause is fixed, delete {results}/events."
         )
-    code = console_run.show_tally(tally, "evaluation", completion, f"All failures: robust201 status {results}")
+    code = console_run.show_tally(tally, "evaluation", conclusion, f"All failures: robust201 status {results}")
     return code or (3 if unstable else 0)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, did_you_mean
-from robust201.corruptions import MIN_IMAGE_SIZE, additive_noise, blurs, digital, weather
+from robust201.corruptions import MIN_IMAGE_SIZE, blurs, digital, noise, weather
 from robust201.corruptions.frost_textures import FrostTextures
 from robust201.corruptions.inputs import IMAGENET_SIZE, CorruptionRandomNumbers, Images
 from robust201.tasks import TASKS
@@ -29,7 +29,7 @@ GENERATOR_VERSION = 1
 """Version of the generated images, increased when the random numbers or other code of all corruptions changes.
 When a single corruption changes, `tasks.Task.images_version` is increased instead."""
 
-_MODULES = {"noise": additive_noise, "blur": blurs, "weather": weather, "digital": digital}
+_MODULES = {"noise": noise, "blur": blurs, "weather": weather, "digital": digital}
 """Group → module with the functions of its corruptions."""
 
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers], Images]] = {

@@ -215,7 +215,7 @@ class DatasetFolder:
         return _find_file(self.path / dataset / f"{spelling}_{measurement}.json" for spelling in spellings(key))
 
     def possible_measurements(self, dataset: str, key: str) -> list[str]:
-        """Return the measurements that a dataset may have for a key: a measure's columns, or all measurements."""
+        """Return the measurements that may exist: `measurements_of`, or all for a built-in key other than a measure."""
         task = task_of(key)
         return list(MEASUREMENTS) if task and not task.columns else self.measurements_of(dataset, key)
 
@@ -313,12 +313,12 @@ class DatasetFolder:
             from robust201.dataset.parquet_rows import iter_parquet_rows
 
             return iter_parquet_rows(file, measurement, architecture)
-        file_measurement, source = ELEMENTS.get(measurement, (measurement, None))
+        file_measurement, column_source = ELEMENTS.get(measurement, (measurement, None))
         names, is_single = (dataset, spellings(key), file_measurement), self.has_single_value(dataset, key)
         blocks = iter_json_rows(file, names, self.strengths(dataset, key), is_single=is_single)
-        if source is None:
+        if column_source is None:
             return blocks
-        column, element = source.source, source.element
+        column, element = column_source.source, column_source.element
         return (replace(rows, columns={measurement: rows.columns[column][:, element]}) for rows in blocks)
 
     def has_single_value(self, dataset: str, key: str) -> bool:
@@ -405,11 +405,11 @@ def _check_complete(path: Path, blocks: Sequence[RowBlock], strengths: Sequence[
         return
     wrong = identities[~identities["strength"].isin(strengths) | identities.duplicated()]
     first = (wrong if len(wrong) else is_complete[~is_complete].reset_index()).iloc[0]
-    of_network = identities[identities["architecture"] == first["architecture"]]["strength"]
-    expected, actual = (", ".join(f"{strength:g}" for strength in sorted(values)) for values in (strengths, of_network))
+    actual_strengths = identities[identities["architecture"] == first["architecture"]]["strength"]
+    expected, actual = (", ".join(f"{value:g}" for value in sorted(values)) for values in (strengths, actual_strengths))
     raise ResultsError(
         f"Reading #{first['architecture']} failed for {path}: expected {n_expected} values, at the strengths "
-        f"{expected}, got {len(of_network)}, at {actual}. {ADVICE}"
+        f"{expected}, got {len(actual_strengths)}, at {actual}. {ADVICE}"
     )
 
 

@@ -22,11 +22,11 @@ class UnstableNetwork(NamedTuple):
     failure: str
 
 
-Unstable = Mapping[tuple[str, Network], UnstableNetwork]
+UnstableNetworks = Mapping[tuple[str, Network], UnstableNetwork]
 """Unstable networks that have stored results, by dataset and network."""
 
 
-def read_unstable_networks(results: Path) -> Unstable:
+def read_unstable_networks(results: Path) -> UnstableNetworks:
     """Read the unstable networks of a results folder."""
     if not _read_failures(results):
         return {}
@@ -34,7 +34,7 @@ def read_unstable_networks(results: Path) -> Unstable:
     return find_unstable_networks(plan, compare(plan, folder.list(), folder.read_tuple).keys, results)
 
 
-def find_unstable_networks(plan: Plan, states: Sequence[KeyState], results: Path) -> Unstable:
+def find_unstable_networks(plan: Plan, states: Sequence[KeyState], results: Path) -> UnstableNetworks:
     """Return the unstable networks of a plan, given its stored evaluations."""
     failures = _read_failures(results)
     has_results = {
@@ -65,7 +65,7 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
     listing = folder.list()
     if not _read_failures(folder.root):
         return listing
-    plan = make_plan(plan.config, plan.facts, folder.slices)  # with all keys, which `plan` may lack
+    plan = make_plan(plan.config, plan.facts, folder.slices)  # `plan` may lack keys
     unstable = find_unstable_networks(plan, compare(plan, listing, folder.read_tuple).keys, folder.root)
     for network in unstable.values():
         message = (

@@ -18,7 +18,7 @@ FAR_FENCE = 3.0
 """A point is far from the others if it lies more than this many interquartile ranges from the quartiles (Tukey)."""
 
 MAX_LARGE_POINTS = 500
-"""Maximum number of networks that have large points."""
+"""Maximum number of networks for which points are large; if there are more, all points are small."""
 
 
 def clean_and_mean_accuracies(results: DatasetResults) -> pd.DataFrame:

@@ -77,17 +77,17 @@ def load_images(
 
     With a path, names outside `DATASETS` are allowed, too: then the number of classes and the image size (unless
     `image_size` is set) are taken from the files. `resize` applies to all images of class folders and Parquet files,
-    which may have any size. `count` selects a class-stratified subset (see `select`); class folders decode only it.
+    which may have any size. `count` selects a class-stratified subset (see `select`); of class folders, only this
+    subset is decoded.
 
     `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
-    parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks those of the checksums, sizes and image
-    counts that are published for the files.
+    parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and counts.
 
     Returns:
         Images (N, C, H, W) uint8, C-contiguous; `indices` are their positions in the full split.
 
     Raises:
-        ConfigError: there is no such dataset or form, the rule is invalid, or a dataset in `DATASETS` is to be resized.
+        ConfigError: there is no such dataset or form, `resize` is invalid, or a dataset in `DATASETS` is to be resized.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
     """
     path = None if path is None else Path(path)

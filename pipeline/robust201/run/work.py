@@ -62,7 +62,7 @@ class Outcome:
 
 
 class PartWorker(Protocol[PartT_contra]):
-    """A worker in its process."""
+    """Object that computes parts in a worker's process."""
 
     def compute(self, part: PartT_contra, should_stop: ShouldStop) -> Outcome:
         """Compute a part, which may save its state and end early once `should_stop` returns True."""
@@ -125,7 +125,7 @@ class Tally:
         n_parts: number of parts with an outcome.
         seconds: worker time of all parts.
         failures: outcomes with a failure.
-        n_died: number of workers that died, without `n_preempted` workers that were lost with their machines.
+        n_died: number of workers that died, not counting the `n_preempted` ones that were lost with their machines.
         is_drained: whether a signal stopped the run before its work was complete.
         is_out_of_time: whether that signal was SIGUSR1, which announces a time limit.
         n_abandoned: number of parts that did not end within `drain_seconds`.

@@ -26,7 +26,7 @@ def unpack_outcomes(packed: Packed, n_images: int) -> NDArray[np.bool_]:
 
 
 def count_correct(packed: Packed) -> NDArray[np.int64]:
-    """Count the correct images in each row: (…, B) uint8 to (…) int64."""
+    """Count the correct images in each row: (…, ceil(N / 8)) uint8 to (…) int64."""
     counts: NDArray[np.int64] = _SET_BITS[packed].sum(axis=-1, dtype=np.int64)
     return counts
 

@@ -1,4 +1,4 @@
-"""Additive noise: Gaussian, shot and impulse noise.
+"""Gaussian, shot and impulse noise.
 
 Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py (Hendrycks
 and Dietterich, 2019).
