@@ -1,9 +1,9 @@
-"""Random numbers of attacks and measures.
+"""Random numbers of measures, and of attacks in the fused engine (see `Context.seeded` for other attacks).
 
 Each random number is a function of the seed, the attack's key (its name, such as `pgd`), the run, and the image or
 query. A result therefore does not depend on batches, order or workers, nor on which other images, epsilons and
-architectures are evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same numbers.
-They are cached, because attacks on thousands of networks reuse them.
+architectures are evaluated. They are drawn on the CPU, so attacks on CPU and CUDA use the same numbers. They
+are cached, because attacks on thousands of networks reuse them.
 """
 
 import functools
@@ -94,7 +94,8 @@ class RandomNumbers:
     def windows(self, run: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         """Draw consecutive proposals of Square, shared by all images: one window per side.
 
-        If side < H, the first row is below H - side, as in AutoAttack, so squares never reach the last row or column.
+        If side < H, the first row is at most H - side - 1, as in AutoAttack, so squares never contain the last row; the
+        same holds for columns.
         """
         channels, height, width = shape
         windows = []
@@ -149,8 +150,9 @@ _MAX_BLOCK_VALUES = _MAX_BLOCK_IMAGES * 3 * 32 * 32
 """Maximum number of values per block, unless a single image has more: blocks of large images have fewer images."""
 
 _MAX_CACHED_BLOCKS = 320
-"""Maximum number of cached blocks per distribution, which take up to 240 MiB for images up to 256x256. PGD and APGD use
-314 blocks for 10,000 images of 32x32 pixels, in the same order for every network; a smaller cache would never hit."""
+"""Maximum number of cached blocks per distribution, which take up to 240 MiB for images up to 256x256. PGD and APGD
+together use 314 blocks for 10,000 images of 32x32 pixels, in the same order for every network, so a smaller cache would
+never hit."""
 
 _Stream = tuple[int, str, str, int]
 """Seed, key, purpose of the numbers, and run."""
