@@ -22,7 +22,7 @@ ImageShape = tuple[int, int, int]
 
 
 class Window(NamedTuple):
-    """One proposal of Square: a square of pixels, and the sign of the change in each channel.
+    """One proposal of Square in an Linf ball: a square of pixels, and the sign of the change in each channel.
 
     Attributes:
         row: first row.
@@ -86,13 +86,13 @@ class RandomNumbers:
         return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, "normal", run), n_values, indices))
 
     def stripes(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw Square's starting points, a sign for each channel and column: (B, C, 1, W) float32 in {-1, 1}."""
+        """Draw Square's starting points in an Linf ball, a sign per channel and column: (B, C, 1, W) float32."""
         channels, _, width = shape
         signs = _gather(_sign_block, (*self._seed_and_key, "stripes", run), channels * width, indices)
         return torch.from_numpy(signs).view(len(indices), channels, 1, width).float()
 
     def windows(self, run: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        """Draw consecutive proposals of Square, shared by all images: one window per side.
+        """Draw consecutive proposals of Square in an Linf ball, shared by all images: one window per side.
 
         If side < H, the first row is at most H - side - 1, as in AutoAttack, so squares never contain the last row; the
         same holds for columns.

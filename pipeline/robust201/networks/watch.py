@@ -1,4 +1,4 @@
-"""Detection of NaN and infinity in the logits and gradients that a network returns to an attack.
+"""Detection of NaN and infinity in the logits and gradients that a network returns to an attack or a measure.
 
 An attack cannot follow a gradient with NaN: the sign of NaN is 0, and a step of length NaN is undone or clipped. The
 image would stay where it is, and the network would look robust. A `Watch` therefore counts such results on the device,
