@@ -115,7 +115,10 @@ def _select(is_selected: torch.Tensor, images: torch.Tensor, others: torch.Tenso
 
 
 def _ascend_in_shrinking_balls(samples: Samples, n_steps: int, differentiate: _Differentiate) -> _Ascent:
-    """Ascend in L1 balls of 3, 2 and 1 epsilon, each time from the best iterate so far (Croce and Hein, 2021)."""
+    """Ascend in L1 balls of 3, 2 and 1 epsilon: from a random start, then from the best iterate in the previous ball.
+
+    Source: Croce and Hein, 2021.
+    """
     n_large_ball_steps = math.ceil(0.3 * n_steps)
     images = _project_to_l1(samples, samples.clean + normal_noise(samples), 3.0 * samples.radii)
     for factor, n_ball_steps in (

@@ -29,8 +29,8 @@ class Request:
         on_passes: see `Watch`.
         resumed: saved progress from which an ensemble continues; None to start at the beginning. Only the fused engine
             saves and resumes stages.
-        save_stage: called with the progress at the beginning of each stage but the first, when all images of earlier
-            stages have been yielded.
+        save_stage: called with the progress at the beginning of each stage but the first, when all images that earlier
+            stages fooled have been yielded.
     """
 
     strengths: tuple[float, ...]

@@ -32,8 +32,9 @@ def perturb(
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
             has too few classes, the images have an unsupported shape, or a ball is larger than the range of pixels.
-        EvaluationError: the network returned NaN or infinity to an attack (raised by the iterator).
-        PerturbationError: a batch breaks the contract, or an image is missing at the end (raised by the iterator).
+        EvaluationError: the network returned NaN or infinity to an attack, or a custom attack changed the network.
+        PerturbationError: the task failed, a batch breaks the contract, or an image is missing at the end. This and
+            EvaluationError are raised by the iterator.
     """
     _check_support(task, context, parameters, request)
     watch = Watch(context.classifier.device, request.on_passes) if task.kind == "attack" else None

@@ -3,7 +3,7 @@
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020;
 `pyautoattack.fab_base.FABAttack` with its option `targeted`, as AutoAttack runs it. An iterate moves slightly beyond
 the linearised boundary between the label and the target, biased towards the clean image. A misclassified iterate is
-stored if it is the nearest so far. Each one then moves back to nine tenths of its distance from the clean image.
+stored if it is the nearest so far, and in any case moves back to nine tenths of its distance from the clean image.
 Epsilon only decides which results count, so one run serves all epsilons. The targets are the classes with the second
 largest, third largest, … logit of the clean image. There are no restarts.
 """

@@ -4,8 +4,8 @@ Source: Pintor, Roli, Brendel and Biggio, "Fast Minimum-norm Adversarial Attacks
 NeurIPS 2021; `foolbox.attacks.fast_minimum_norm`. One run per image serves all epsilons: at each epsilon, the result is
 the nearest misclassified image that the attack finds, if it is inside the ball, and the clean image otherwise. A step
 follows the gradient of the margin between the label and the best other class, and is projected onto a ball. The ball's
-radius epsilon shrinks while the image is misclassified, and grows while it is not. In L2, Foolbox 3.3.4 does not
-project (as with `projection: none`); this module corrects this error for both engines (docs/protocol/attacks.md).
+radius, `epsilons` in `_run_once`, shrinks while the image is misclassified, and grows while it is not. In L2, Foolbox
+3.3.4 does not project (as with `projection: none`); with `project_l2`, both engines can (docs/protocol/attacks.md).
 """
 
 import math
@@ -46,7 +46,7 @@ def keep_in_balls(
 
 
 def find_nearest(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
-    """Return each image's nearest misclassified iterate (B, C, H, W) in all requested runs, or the clean image."""
+    """Return each image's nearest misclassified iterate (B, C, H, W) of all requested runs, or the clean image."""
     project = _PROJECTIONS[options.norm]
     projections: dict[str, list[_Project]] = {
         "ball": [project],

@@ -5,7 +5,7 @@ section 2.1; `pyautoattack.fab_projections`, whose order of operations this modu
 points to which each case applies. Here all cases are computed for every point, and results that do not apply are
 discarded, so the host never waits for the device.
 
-Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) from t to
+Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Projections return the difference (B, D) from t to
 the nearest point of the hyperplane in the cube. If the hyperplane does not intersect the cube, they return the
 difference to the point of the cube that is closest to the hyperplane. In the code, `is_near` means that the hyperplane
 is reached before any entry reaches 0 or 1. `is_between` means that it is reached after some entries (in L1, possibly
@@ -28,7 +28,7 @@ _MIN_WEIGHT = 1e-8
 
 
 def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Project in the Linf norm: all entries move by the same length, until they reach 0 or 1."""
+    """Project in the Linf norm: all entries with a weight move by the same length, until they reach 0 or 1."""
     w, b = _oriented(t, w, b)
     ends = (w < 0).float()
     to_end = (ends - t) * (w != 0).float()
@@ -92,7 +92,7 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
 
 
 def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Project in the L1 norm: entries move to 0 or 1 one after the other, in order of decreasing absolute weight."""
+    """Project in the L1 norm: entries move to 0 or 1 by decreasing absolute weight, until the hyperplane is reached."""
     w, c = _oriented_with_distance(t, w, b)
     order = torch.argsort((1 / w).abs().clamp_max(_INFINITE_RATIO), dim=1)
     ranks = torch.argsort(order)

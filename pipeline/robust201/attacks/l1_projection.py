@@ -15,7 +15,7 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
     """Return the correction (B, C, H, W) that projects images onto the intersection of an L1 ball with [0, 1].
 
     `clean` are the centres of the balls, and `difference` the images minus the centres, both (B, C, H, W); `radii` are
-    (B, 1, 1, 1). The sum clean + difference + correction is in the L1 ball and in [0, 1].
+    (B, 1, 1, 1). Up to rounding, clean + difference + correction is in the L1 ball and in [0, 1].
     """
     x, y = clean.flatten(1), difference.flatten(1)
     n_values = x.shape[1]

@@ -1,9 +1,9 @@
-"""Random numbers of attacks and measures.
+"""Random numbers of measures, and of attacks in the fused engine (see `Context.seeded` for other attacks).
 
 Each random number is a function of the seed, the attack's key (its name, such as `pgd`), the run, and the image or
 query. A result therefore does not depend on batches, order or workers, nor on which other images, epsilons and
-architectures are evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same numbers.
-They are cached, because attacks on thousands of networks reuse them.
+architectures are evaluated. They are drawn on the CPU, so attacks on CPU and CUDA use the same numbers. They
+are cached, because attacks on thousands of networks reuse them.
 """
 
 import functools
@@ -22,7 +22,7 @@ ImageShape = tuple[int, int, int]
 
 
 class Window(NamedTuple):
-    """One proposal of Square: a square of pixels, and the sign of the change in each channel.
+    """One proposal of Square in an Linf ball: a square of pixels, and the sign of the change in each channel.
 
     Attributes:
         row: first row.
@@ -86,15 +86,16 @@ class RandomNumbers:
         return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, "normal", run), n_values, indices))
 
     def stripes(self, run: int, indices: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw Square's starting points, a sign for each channel and column: (B, C, 1, W) float32 in {-1, 1}."""
+        """Draw Square's starting points in an Linf ball, a sign per channel and column: (B, C, 1, W) float32."""
         channels, _, width = shape
         signs = _gather(_sign_block, (*self._seed_and_key, "stripes", run), channels * width, indices)
         return torch.from_numpy(signs).view(len(indices), channels, 1, width).float()
 
     def windows(self, run: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        """Draw consecutive proposals of Square, shared by all images: one window per side.
+        """Draw consecutive proposals of Square in an Linf ball, shared by all images: one window per side.
 
-        If side < H, the first row is below H - side, as in AutoAttack, so squares never reach the last row or column.
+        If side < H, the first row is at most H - side - 1, as in AutoAttack, so squares never contain the last row; the
+        same holds for columns.
         """
         channels, height, width = shape
         windows = []
@@ -149,8 +150,9 @@ _MAX_BLOCK_VALUES = _MAX_BLOCK_IMAGES * 3 * 32 * 32
 """Maximum number of values per block, unless a single image has more: blocks of large images have fewer images."""
 
 _MAX_CACHED_BLOCKS = 320
-"""Maximum number of cached blocks per distribution, which take up to 240 MiB for images up to 256x256. PGD and APGD use
-314 blocks for 10,000 images of 32x32 pixels, in the same order for every network; a smaller cache would never hit."""
+"""Maximum number of cached blocks per distribution, which take up to 240 MiB for images up to 256x256. PGD and APGD
+together use 314 blocks for 10,000 images of 32x32 pixels, in the same order for every network, so a smaller cache would
+never hit."""
 
 _Stream = tuple[int, str, str, int]
 """Seed, key, purpose of the numbers, and run."""

@@ -2,8 +2,9 @@
 
 Sources: Andriushchenko et al., ECCV 2020, algorithm 3 (L2); Croce and Hein, ICML 2021, appendix (L1);
 `pyautoattack.square.SquareAttack`, whose order of operations this module follows. The search starts with a tiling of
-small patterns with random signs. A query sets the perturbation inside one window to 0, adds a pattern to it in another,
-scales that window to the norm of both, and scales (L2) or projects (L1) the result to the ball.
+small patterns with random signs. A query sets the perturbation inside one window to 0 and adds a pattern to another
+window. The other window gets the previous norm of both, plus what was missing to the radius. The whole perturbation is
+then scaled to the radius (L2) or projected onto the ball (L1).
 """
 
 import functools
@@ -73,7 +74,7 @@ class _Ball:
             )
 
     def project(self, difference: torch.Tensor) -> torch.Tensor:
-        """Return the images (b, C, H, W) whose perturbations are projections of `difference`."""
+        """Return images (b, C, H, W) with perturbations `difference`, projected (L1) or scaled to the radius (L2)."""
         if self._norm == "L1":
             return self._clean + difference + correction_to_l1(self._clean, difference, self._l1_radii)
         lengths = per_image(norms(difference, self._norm))

@@ -21,7 +21,7 @@ from robust201.tasks import TASKS, Task
 from robust201.tasks.strengths import format_term, unit_of
 
 FLAG_LEVEL = 1e-3
-"""Maximum probability that a check flags any network of a dataset by chance."""
+"""Maximum probability that a check with a chance margin flags any network of a dataset by chance."""
 
 MIN_HUGE_EPSILON_255 = 64.0
 """Epsilon, in units of 1/255, from which an attack in the Linf ball is hardly constrained."""
@@ -64,8 +64,8 @@ class AttackFlag:
         check: name of a rule of `_RULES`, or `AT_CHANCE`.
         where: keys and strengths, such as ``pgd:8/255 against pgd:1/255``, in the order of the compared numbers.
         reason: possible cause, and the threshold.
-        networks: networks that show the sign, each with the two compared numbers, the higher one first. The network
-            with the clearest sign comes first.
+        networks: networks that show the sign, each with the two compared numbers; the first should be the lower one.
+            The network with the clearest sign comes first.
         n_checked: number of networks that have both numbers.
     """
 
@@ -101,7 +101,7 @@ class AttackFlag:
 Results = Mapping[KeyAndStrength, Accuracies]
 
 _Comparison = tuple[str, Accuracies, Accuracies]
-"""Label, the accuracies that should be lower, and the accuracies that should be higher."""
+"""Label, the accuracies (or fractions) that should be lower, and those (or the limit) that should be higher."""
 
 _Compare = Callable[[Results, float], Iterator[_Comparison]]
 """(results, largest plausible accuracy at a huge epsilon) → comparisons."""
@@ -109,7 +109,7 @@ _Compare = Callable[[Results, float], Iterator[_Comparison]]
 
 @dataclass(frozen=True)
 class _Rule:
-    """A check that supposedly lower accuracies do not exceed supposedly higher ones.
+    """A check that supposedly lower accuracies (or fractions) do not exceed supposedly higher ones, or a limit.
 
     Attributes:
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
@@ -211,11 +211,12 @@ def find_flags(
 ) -> list[AttackFlag]:
     """Run all checks on the results of a dataset, which must come from the same `n_images` images.
 
-    A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
-    of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
-    samples are in fact the same images, so their difference varies less and the checks are conservative. With
-    `flag_any_difference`, any higher accuracy under the supposedly stronger of two attacks in the same ball is flagged,
-    because the weaker attack must then succeed on an image on which the other fails.
+    Rules with a margin flag a difference that two independent samples of `n_images` images would exceed by chance with
+    a probability of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and
+    strengths). Both samples are in fact the same images, so their difference varies less and the checks are
+    conservative. Other rules flag any difference. With `flag_any_difference`, any higher accuracy under the supposedly
+    stronger of two attacks in the same ball is flagged, because the weaker attack must then succeed on an image on
+    which the other fails.
     """
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     margins = ("always",) if flag_any_difference else ("always", "optional")

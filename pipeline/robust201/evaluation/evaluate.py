@@ -87,8 +87,9 @@ def evaluate_part(
 
     Raises:
         ConfigError: see `attacks.contract.perturb`.
-        EvaluationError: logits or gradients are not finite, a custom task failed, or a result breaks an invariant.
-        PerturbationError: the perturbation breaks its contract.
+        EvaluationError: logits or gradients are not finite or have changed, a custom measure failed, a custom task
+            changed the network, or a result breaks an invariant.
+        PerturbationError: the perturbation failed or breaks its contract.
     """
     context, request = _prepare(context, task, part, images, resident_images)
     request = dataclasses.replace(request, on_stage=on_stage, on_passes=on_passes)

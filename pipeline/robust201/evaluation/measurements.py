@@ -1,9 +1,10 @@
 """Measurements of a network's outputs, as sums of integers, which are exact in any order.
 
-Confidences and other values per image are added as integers of `FRACTION_BITS` bits, so the sum depends neither on the
-order of images nor on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the
-counts in `cm`, the confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up
-to 2**53 exactly, which leaves a margin for the rounding of the mean and of its product with the count.
+Confidences and other per-image values with a stored mean are added as integers of `FRACTION_BITS` bits, so the sum
+depends neither on the order of images nor on whether they are evaluated in several parts. The sum can be recovered from
+the mean and the counts in `cm`, the confusion matrix (or `outcome_counts`): with at most 2**18 images, it is at most
+2**50. A float64 represents integers up to 2**53 exactly, which leaves a margin for the rounding of the mean and of its
+product with the count.
 
 Torch is imported only where values are computed on a device; shards and exports need only checks and merging.
 """
@@ -42,7 +43,7 @@ MAX_IMAGES = 2**18
 def row_sum_tolerance(n_classes: int) -> float:
     """Return the maximum deviation from 1 of the sum of a mean softmax vector over its classes.
 
-    The deviation allowed per class is the spacing of float32 numbers just below 1.
+    It is at least 1e-5. The deviation allowed per class is the spacing of float32 numbers just below 1.
     """
     return max(1e-5, 2.0**-24 * n_classes)
 
@@ -251,8 +252,8 @@ def check_measure_values(
     """Check the invariants of a measure's result.
 
     Raises:
-        EvaluationError: the columns differ from the declared ones (None: unknown), or a column is not a finite float64
-            number or a list of such numbers.
+        EvaluationError: there are no columns, they differ from the declared ones (None: unknown), or a column is not a
+            finite float64 number or a list of such numbers.
     """
     failure = None if values else "one column or more, got none"
     for column, array in values.items():

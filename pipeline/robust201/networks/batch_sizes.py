@@ -16,9 +16,9 @@ CPU_SAMPLES = 64
 fixed cost of a call, but few enough that activations stay in the cache (docs/internals/engine.md)."""
 
 SIZES = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
-"""Batch sizes on a GPU. Other batches are padded to these sizes. There are few sizes, because the size affects the
-choice of kernels, and therefore the last bit of a logit. Few sizes also let equal devices choose equal sizes, although
-their free memory differs slightly."""
+"""Batch sizes on a GPU, besides the current maximum. Smaller batches are padded. There are few sizes, because the size
+affects the choice of kernels, and therefore the last bit of a logit. Few sizes also let equal devices choose equal
+sizes, although their free memory differs slightly."""
 
 _GPU_SAMPLES = 2048
 """Maximum batch size on a GPU before the memory per sample has been measured (see `gpu_memory`)."""

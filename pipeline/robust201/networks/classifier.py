@@ -32,7 +32,7 @@ _MIN_CHANGE = 1e-3
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
-    """Copy a network and convert the weights of its convolutions, and only these, to another dtype.
+    """Copy a network and convert the parameters of its 2D convolutions, and only these, to another dtype.
 
     This implements ``bf16`` in the reference engine. Autocast is not used for three reasons: it also computes the
     classifier's matrix product in bfloat16, its lists of operations differ between CPU and CUDA and between versions of
@@ -40,7 +40,7 @@ def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
 
     Args:
         network: a network with float32 weights.
-        dtype: dtype of the convolutions' weights; each weight is rounded once.
+        dtype: dtype of the convolutions' parameters; each parameter is rounded once.
 
     Returns:
         The copy. Its BatchNorm layers return the dtype of their inputs and use float32 statistics.
@@ -56,8 +56,8 @@ def network_logits(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the logits (B, C) of normalised images.
 
     Raises:
-        NetworkError: the output is not a dense tensor. No tensor is picked from a tuple or dictionary, because a wrong
-            choice gives wrong numbers.
+        NetworkError: the output is not a dense tensor with values. No tensor is picked from a tuple or dictionary,
+            because a wrong choice gives wrong numbers.
     """
     output = network(images)
     if not isinstance(output, torch.Tensor):

@@ -1,6 +1,7 @@
 """The device that computes: its choice, memory, arithmetic, random state, copies from the host, and CUDA graphs.
 
-Only this module names CUDA and changes PyTorch's settings (tested by `tests/project/test_source_rules.py`).
+Other modules name CUDA only as a device in settings, and change no setting of PyTorch but the number of threads
+(`tests/project/test_source_rules.py`).
 """
 
 import os
@@ -291,7 +292,7 @@ def _set_determinism(mode: str) -> None:
 
 @contextmanager
 def isolated(device: torch.device, precision: Precision = "fp32", *, mode: str = "warn") -> Iterator[None]:
-    """Compute in a block as a worker does, whatever the caller has set, and restore the caller's settings afterwards.
+    """Compute in a block with a worker's settings, except for the number of threads; restore the settings afterwards.
 
     Gradients are available, autocast is off, arithmetic has the precision, and algorithms are deterministic. `mode` is
     what happens if an operation has no deterministic algorithm: error or warn.

@@ -1,4 +1,4 @@
-"""A model whose passes are recorded as a CUDA graph once per batch size, and then replayed."""
+"""A model whose passes are recorded as CUDA graphs, once per batch size and image shape, and then replayed."""
 
 import torch
 

@@ -139,7 +139,7 @@ def check_again(classifier: Classifier, *, name: str) -> None:
     A network may depend on earlier passes in ways that its tensors do not show, such as a counter.
 
     Raises:
-        UnstableNetworkError: the logits have changed.
+        UnstableNetworkError: the logits have changed (NetworkError: the network now fails, or their shape has changed).
     """
     if classifier.checked is None:
         return
@@ -251,7 +251,7 @@ def _arithmetic_of(classifier: Classifier) -> str:
 
 
 def _describe_bounds(outputs: torch.Tensor) -> str | None:
-    """Return a sentence if outputs (B, C) seem to have bounds, which weaken attacks; None if they seem to be logits."""
+    """Return a notice if outputs (B, C) seem to have bounds, which weaken attacks; None if they seem to be logits."""
     low, high = (float(bound) for bound in outputs.aminmax())
     if 0 <= low < high <= 1:
         sums_to_one = outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
@@ -305,9 +305,10 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
 
 
 class NetworkGuard:
-    """Copies a network's parameters, buffers and modes, to detect and undo changes; `requires_grad` is only restored.
+    """Copies a network's parameters, buffers and modes, to detect and undo changes.
 
-    The values are copied, because PyTorch's version counters do not count changes through ``.data``.
+    Changes of `requires_grad` are undone, but not reported. The values are copied, because PyTorch's version counters
+    do not count changes through ``.data``.
     """
 
     def __init__(self, network: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Base class of architecture spaces: names, costs and networks. Spaces import torch only to build a network."""
+"""Base class of architecture spaces: names, costs and networks. Spaces import torch only to build or compile them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -77,8 +77,8 @@ class Space(ABC):
         The ids are unique, in the order of the space.
 
         Raises:
-            ArchitectureError: a name is not an architecture of this space; the message suggests the closest name.
-            ConfigError: nothing is selected.
+            ArchitectureError: a name is not an architecture of this space; the message may suggest a similar name.
+            ConfigError: nothing is selected, or the space does not define ``"evaluated"``.
         """
 
     def resolve(self, name: int | str) -> ArchitectureId:

@@ -26,7 +26,7 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
     """Return the space and the id of an architecture, given its id or another name that its space accepts.
 
     Raises:
-        ArchitectureError: no space has this architecture; the message suggests the closest name.
+        ArchitectureError: no space has this architecture; the message may suggest a similar name.
     """
     is_text_id = isinstance(name, str) and name[:1].isalpha()  # indices are digits, and cell strings begin with |
     errors = []

@@ -33,7 +33,7 @@ class UserFileSpace(Space):
 
     @cached_property
     def weights_name(self) -> str:
-        """The function's name and 8 digits of the file's hash, because different files build different networks."""
+        """The function's name and 8 hex digits of the file's SHA-256, as different files build different networks."""
         return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:

@@ -40,9 +40,9 @@ def as_classifier(
     belong to the process, and threads may share a module.
 
     In the `with` block, the arithmetic is float32, algorithms are deterministic and gradients are available, even if
-    the caller uses `torch.autocast`, TF32, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters
-    all have another floating-point dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad`
-    flags and device are always restored.
+    the caller uses `torch.autocast`, TF32, `torch.no_grad` or `torch.inference_mode`. Only a module whose
+    floating-point parameters all have one other dtype computes in that dtype (see `Classifier`). The module's modes,
+    `requires_grad` flags and device are always restored.
 
     Args:
         model: module that maps images (B, channels, H, W) float32 to logits (B, C). A `Classifier` uses its own
@@ -53,7 +53,7 @@ def as_classifier(
         device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
             module with tensors created in inference mode is also copied, because such tensors have no gradients.
         batch_size: maximum number of images per pass.
-        name: the network's name in warnings; None means its class.
+        name: the network's name in messages; None means its class.
 
     Yields:
         The classifier.

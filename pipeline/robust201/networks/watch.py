@@ -1,4 +1,4 @@
-"""Detection of NaN and infinity in the logits and gradients that a network returns to an attack.
+"""Detection of NaN and infinity in the logits and gradients that a network returns to an attack or a measure.
 
 An attack cannot follow a gradient with NaN: the sign of NaN is 0, and a step of length NaN is undone or clipped. The
 image would stay where it is, and the network would look robust. A `Watch` therefore counts such results on the device,
@@ -23,7 +23,7 @@ _MAX_NAMED_IMAGES = 5
 
 
 def name_images(numbers: Sequence[int]) -> str:
-    """Return text such as ``images 3, 17 and 8 more``."""
+    """Return text such as ``images 3, 17`` or ``images 3, 5, 6, 9, 17 and 8 more``."""
     named_numbers = ", ".join(str(number) for number in numbers[:_MAX_NAMED_IMAGES])
     n_more = len(numbers) - _MAX_NAMED_IMAGES
     return f"image{'s' if len(numbers) > 1 else ''} {named_numbers}{f' and {n_more:,} more' if n_more > 0 else ''}"
@@ -39,7 +39,7 @@ class Watch:
 
     Args:
         device: device of the network.
-        on_passes: called after each pass with the number of images, or three times this number if there is a gradient.
+        on_passes: called after each pass with its cost in forward passes of one image: 1 per image, and 2 per gradient.
     """
 
     def __init__(self, device: torch.device, on_passes: Callable[[int], None] | None = None) -> None:
@@ -66,7 +66,7 @@ class Watch:
             gradient: (B, C, H, W) gradient of the attack's objective with respect to the pixels, if it was computed.
             is_defined: (B,) whether the objective's gradient with respect to the logits is finite. If it is not, the
                 attack's objective is at fault, not the network. None means that all are finite.
-            cost: cost in forward passes.
+            cost: cost per image in forward passes.
         """
         if self._on_passes is not None:
             self._on_passes(cost * len(_unwrap(pixels)))
@@ -124,7 +124,7 @@ class Watch:
     def describe_faults(
         self, model: Model, images: torch.Tensor, labels: torch.Tensor, numbers: NDArray[np.int64]
     ) -> str:
-        """Return a sentence that names the faulty images; call this only if `n_faults` is not 0.
+        """Return text that names the faulty images, with advice; call this only if `n_faults` is not 0.
 
         Args:
             model: the network.

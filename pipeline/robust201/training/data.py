@@ -161,8 +161,8 @@ class Fusion(TrainingData):
     In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the smaller set
     is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` (the set whose
     labels and classes are used) nor alpha (the weight of the first set's pixels), so training with the labels of either
-    set uses the same images. Ids are positions in the first set. By default, blends are not normalised, as in the study
-    of image distributions, because they belong to neither dataset.
+    set uses the same images. Ids are positions in the first set. By default, blends are not normalised, as in Kunhardt,
+    Deza and Poggio (2021), because they belong to neither dataset.
 
     Raises:
         DatasetError: the sets differ in image size.

@@ -1,7 +1,8 @@
 """Random numbers of a training run: one stream per seed, epoch and purpose, in which each image has a fixed position.
 
-Therefore, an image's random numbers do not depend on its batch or on the order of images. They are raw 64-bit words,
-because NumPy guarantees the stream of a bit generator, but not the values of a distribution.
+Purposes that need many words per image (`image_random_words`) have one stream per image. An image's random numbers
+therefore do not depend on its batch or on the order of images. They are raw 64-bit words, because NumPy guarantees the
+stream of a bit generator, but not the values of a distribution.
 """
 
 import functools

@@ -82,7 +82,7 @@ def train(
 
     While the caller handles a snapshot, the process has its previous settings and random state. The arguments `data`
     (training data) and `start` (initial weights) replace `recipe.data` and `recipe.start`, which are ignored.
-    `precision` (fp32 or tf32) applies only to a GPU.
+    `precision` is fp32 or, on a GPU, tf32.
 
     `states` is a folder for saved states of this training run only. With None, no states are saved. A state is saved at
     the end of each epoch, before a snapshot is yielded, and when `keep_going` ends the iteration. Therefore, a snapshot

@@ -284,7 +284,11 @@ class Recipe(StrictModel):
         return self.iterations if self.iterations is not None else n_batches * (self.epochs or 0)
 
     def snapshot_steps(self, n_batches: int) -> tuple[int, ...]:
-        """Return the steps of the snapshots, ascending, with the last; raise ConfigError if the recipe exceeds it."""
+        """Return the steps of all snapshots, ascending; the last is the end of training.
+
+        Raises:
+            ConfigError: there are too many steps, or a snapshot or change of the learning rate comes too late.
+        """
         last_step, snapshots = self.n_steps(n_batches), self.snapshots
         if last_step > MAX_STEPS:
             raise ConfigError(

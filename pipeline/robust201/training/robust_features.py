@@ -88,7 +88,7 @@ def write_feature_images(
     of its weights.
 
     Raises:
-        ConfigError: the network has no linear layer, or `representation` has only one image.
+        ConfigError: for `representation`, the network has no linear layer, or there is only one image.
         DatasetError: the folder contains other images, or the file of a batch is damaged.
         EvaluationError: gradients are not finite, or the last linear layer is not called once per pass on all images.
         StorageError: another process generates images in this folder.

@@ -104,7 +104,7 @@ def resolve(name: int | str) -> int:
     """Return the index of a cell, 0 to 15,624, given the index, the index as text, or the cell string.
 
     Raises:
-        ArchitectureError: there is no such architecture; the message suggests the closest one.
+        ArchitectureError: there is no such architecture; the message may suggest a similar one.
     """
     stripped_name = str(name).strip()
     if not re.fullmatch(r"-?[0-9]{1,9}", stripped_name):
@@ -123,7 +123,7 @@ def parse(spec: str) -> tuple[str, ...]:
     """Return the six operations of a cell string, in the order of `EDGES`.
 
     Raises:
-        ArchitectureError: the string is not a cell of this space; the message suggests the closest operation.
+        ArchitectureError: the string is not a cell of this space; the message may suggest a similar operation.
     """
     match = _SHAPE.fullmatch(spec)
     if match is None:

@@ -1,9 +1,9 @@
 """Allocate memory for a list of operations (see `lowering`), and run the list.
 
 Operations read and write maps (feature maps). The list of operations is divided into segments, each of which runs on a
-few images at a time. Maps that a later segment reads are kept for all images of a run. Every other map reuses, if
-possible, the memory of a map of the same shape that is no longer read; its border of zeros need not be written again.
-Each thread has its own memory, an arena.
+few images at a time. Maps that a later segment reads, and persistent maps (see `patches`), are kept for all images of
+a run. Every other map reuses, if possible, the memory of a map of the same shape that is no longer read, whose border
+of zeros need not be written again. Each thread has its own memory, an arena.
 """
 
 import ctypes
@@ -23,8 +23,8 @@ _CACHE_LINE = 16  # floats
 _NO_VIEW = native.ViewStruct(-1, 0, 0, 0)
 
 GROUP_IMAGES = {32: 1, 16: 2, 8: 4}
-"""Number of images that run together through a segment, by height of the segment's maps. It is small, so that the maps
-stay in a core's cache, but larger than 1 where the weights are larger than the maps."""
+"""Number of images that run together through a segment, by height of the segment's maps; 1 for other heights. It is
+small, so that maps stay in a core's cache, but larger than 1 where the weights are larger than the maps."""
 
 
 class Runner:

@@ -1,4 +1,4 @@
-"""Fold BatchNorm into convolution weights, and compute the maps of constant nodes, both in float64.
+"""Fold BatchNorm into convolution weights, and compute the maps of constant edges, both in float64.
 
 BatchNorm in evaluation mode is y = (x - m) * g + b with g = weight / sqrt(variance + eps), so it can be folded into the
 preceding convolution. Weights are folded in float64 and rounded once to the dtype of the kernels, so that the error of

@@ -3,8 +3,8 @@
 Each operation has one or two implementations. The first uses ordinary PyTorch functions, and works on every device. The
 second uses oneDNN's fused convolution, which computes a convolution with bias, sum and ReLU in one pass. It consists of
 undocumented functions for PyTorch's compiler, which are used on a CPU if they are available and correct (see
-`has_fused_convolution`). Feature maps and weights have the same dtype, float32 or bfloat16. Sums inside an operation
-are float32.
+`has_fused_convolution`). Feature maps and convolution weights have the same dtype, float32 or bfloat16. Sums inside an
+operation are float32.
 """
 
 from functools import cache

@@ -1,6 +1,7 @@
 """Convert a network's blocks to a list of operations for native.c, for the forward and the backward pass.
 
-Each operation writes to new maps. `arena` assigns memory to the maps.
+Operations write to new maps, except that several add up the gradient of a strided convolution in one map. `arena`
+assigns memory to the maps.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from robust201.networks.nb201.compiled.kernels import Convolution
 _LANES = native.LANES
 
 PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
-"""Indices of the caller's tensors among the external tensors (all tensors outside the arena). The maps of constant
-nodes have higher indices."""
+"""Indices of the caller's tensors among the external tensors (all tensors outside the arena). Sums of constant
+edges (`folding.ConstantMaps`) have higher indices."""
 
 N_CALLER_TENSORS = 4
 

@@ -93,7 +93,7 @@ def unavailable_reason() -> str | None:
 
 
 def _is_intact(library: Path) -> bool:
-    """Return whether a file ends with the hash of its content; loading a damaged library can crash the process."""
+    """Return whether a file ends with the hash of the bytes before it; a damaged library could crash the process."""
     content = library.read_bytes()
     digest_size = hashlib.sha256().digest_size
     return hashlib.sha256(content[:-digest_size]).digest() == content[-digest_size:]

@@ -40,7 +40,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Node:
-    """A node, which is the sum of its terms.
+    """A node, which is the sum of its terms and of its constant edges.
 
     Attributes:
         index: the node's number in the cell, 1 to 3.
