@@ -326,7 +326,7 @@ class ResultsFolder:
         self.storage.write(name.path, content)
 
     def read(self, name: ShardName) -> bytes:
-        """Return a shard's content. A damaged copy is moved to ``damaged/``; without another copy, the shard is missing.
+        """Return a shard's content. A damaged copy is moved to ``damaged/``; without another copy, the shard is lost.
 
         Raises:
             ShardDamagedError: the content does not match the hash in the name.
