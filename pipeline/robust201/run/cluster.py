@@ -1,4 +1,4 @@
-"""Workers on Ray: one actor per worker, one call per part, with Ray's public interface only."""
+"""Workers on Ray: one actor per worker, and one call per part."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ from robust201.run.work import Outcome, PartT, StartWorker
 from robust201.sweep.config import ExecutionSection
 
 SHORT_SECONDS = 10.0
-"""Duration of parts below which a worker gets a second part in advance, so that it never waits for the driver."""
+"""Duration of parts below which a worker gets a second part in advance, so that it need not wait for the driver."""
 
 _OBJECT_STORE_BYTES = 128 << 20  # only parts and outcomes pass through Ray
 _NODE_DEATH_TEXT = "its node has died"
@@ -101,7 +101,7 @@ class Cluster(Generic[PartT]):
         folder: private folder for a local Ray.
 
     Raises:
-        ConfigError: Ray cannot be reached, or lacks the resources for a worker.
+        ConfigError: Ray cannot be reached, or lacks the resources for the workers.
         RayLostError: Ray cannot be started.
     """
 
@@ -194,7 +194,7 @@ class Cluster(Generic[PartT]):
         return events
 
     def _check_node(self) -> None:
-        """Check that this process's raylet is alive; without it, workers would start forever."""
+        """Check that this process's raylet is alive; without it, workers would never finish starting."""
         driver_node = ray.get_runtime_context().get_node_id()
         if not any(node["Alive"] for node in ray.nodes() if node["NodeID"] == driver_node):
             raise _lost_error(RuntimeError("the raylet of the driver is dead"))

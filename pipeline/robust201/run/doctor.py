@@ -126,7 +126,7 @@ def _examine_device(config: SweepConfig) -> HealthCheck:
 
 
 def _examine_disk(config: SweepConfig) -> HealthCheck:
-    """Check that the folder of the results is writable and has space for the shards, unless they are in a bucket."""
+    """Check that the folder of the results is writable and has space for the shards if they are stored there."""
     from robust201.sweep.costs import estimate_bytes
     from robust201.sweep.facts import assumed_facts
     from robust201.sweep.plan import choose_slices, make_plan

@@ -28,6 +28,7 @@ def run_work(work: Work[PartT], say: Say, on_progress: OnProgress = lambda _tall
     """Compute the missing parts of `work`.
 
     Raises:
+        ConfigError: workers cannot be started as configured, or the plan was replaced during the run.
         EvaluationError: Ray was lost, or too many workers died.
         StorageError: results cannot be written.
         SignalInterrupt: a second signal arrived.
@@ -50,7 +51,7 @@ class Drain:
     Attributes:
         since: time of the signal (`time.monotonic`); None if there was none.
         signal: number of the signal.
-        deadline: seconds after which `DeadlineError` is raised; None if the executor watches the time, or has no limit.
+        deadline: seconds from the signal to `DeadlineError`; None if the executor watches the time, or has no limit.
     """
 
     since: float | None = None

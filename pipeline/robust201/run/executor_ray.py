@@ -26,6 +26,7 @@ def execute(run: Run[PartT], events: Events, drain: Drain) -> None:
     """Compute the parts of a run on Ray.
 
     Raises:
+        ConfigError: workers cannot be started as configured.
         EvaluationError: Ray was lost, or too many workers died.
     """
     RayExecution(run, events, drain, attach()).compute()
@@ -85,7 +86,7 @@ class RayExecution(Generic[PartT]):
         return cluster.n_in_flight > 0 or not (self.drain.is_requested or self.run.queue.is_empty)
 
     def _handle_loss(self, lost: "Lost", n_workers: int) -> None:
-        """Queue the parts of a lost worker again, except parts whose results are already in the folder."""
+        """Queue the parts of a lost worker again, except parts that are stored or have now failed."""
         missing_parts = []
         for part in lost.parts:
             outcome = self.run.work.find_stored(part)

@@ -74,7 +74,7 @@ def _short_folder() -> str:
 
 
 def _watch(pid: int, beats: int) -> bool:
-    """Wait until a child ends; return True if it hangs."""
+    """Wait until a child ends (return False) or hangs (return True)."""
     last_beat: float | None = None  # None while the child does not use Ray
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if select.select([beats], [], [], 0.2)[0]:
@@ -102,7 +102,7 @@ class Attachment:
         self._send(_BEAT)
 
     def end(self) -> None:
-        """Tell the guard that this process no longer uses Ray."""
+        """Tell the guard that this process does not use Ray until the next `beat`."""
         self._send(_END)
 
 

@@ -108,7 +108,7 @@ class CorruptedImages:
         write_text(self._digest_path(part), digest.hexdigest())
 
     def open_store(self, dataset: str, key: str) -> CorruptedStore:
-        """Open the images of a key; the images of a severity are generated at the first reading, unless they exist.
+        """Open the images of a key; generated ones are made when a severity is first read, unless they exist.
 
         Raises:
             DatasetError: published images differ from the planned ones.

@@ -1,7 +1,7 @@
 """The lock of a results folder, which keeps a second driver from computing the same parts.
 
-A second driver would only waste time, so the lock is simple: a file that its holder renews. The file's age is measured
-with the file server's clock, so the clocks of hosts may differ.
+A second driver of a sweep would only waste time, so the lock is simple: a file that its holder renews. The file's age
+is measured with the file server's clock, so the clocks of hosts may differ.
 """
 
 import contextlib

@@ -45,7 +45,7 @@ class LoadedNetwork:
         return limit
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
-        """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""
+        """Check the network's outputs, at the first call only (see `networks.network_check`); first call `limit`."""
         if self._is_checked:
             return
         checked_images = CheckedImages.of(images, self.classifier.device)

@@ -1,7 +1,7 @@
 """Runs one share of a planned sweep (`run --share I/N`), for example in each task of a job array.
 
 Shares run at the same time, so they take no lock. They read the plan that `plan --save` or a run wrote, list the
-results once and hash no images or weights.
+stored results only at their start, and hash no images or weights to plan.
 """
 
 from robust201.core.errors import ConfigError, InputError
@@ -23,7 +23,7 @@ def prepare_share(config: SweepConfig, share: Share, filters: Filters, say: Say)
     """Return the work of a share: its missing parts. Nothing is written.
 
     Raises:
-        InputError: there is no plan, or it lacks images or weights that the share needs.
+        InputError: there is no plan, it lacks images or weights that the share needs, or the device differs.
         ConfigError: the sweep differs from the plan in fields that may affect results.
         StorageError: results cannot be read.
     """

@@ -13,7 +13,7 @@ from robust201.sweep.plan import Plan, open_results
 
 
 class Failure(NamedTuple):
-    """A part that failed and is still missing, with the first line of its last error."""
+    """A part that failed and is still missing, with its last error in one line."""
 
     part: str
     failure: str

@@ -1,4 +1,4 @@
-"""The work of a sweep: its plan is compared with the results folder once, and the driver computes the missing parts."""
+"""The work of a sweep: its plan is compared with the results folder once, and workers compute the missing parts."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -57,7 +57,7 @@ class TrainingStatus:
         in_progress: training runs that workers are computing.
         failures: failed training runs that are not complete.
         silent: names of processes that are dead or cut off (see `run.processes.Process`).
-        seconds_left: estimated time until all runs are complete; None if no worker is computing or none measured.
+        seconds_left: estimated time until all runs are complete; None without a computing worker or a measured epoch.
     """
 
     name: str

@@ -27,7 +27,7 @@ class TrainingWorker:
     """Trains networks in this process, one after the other.
 
     Raises:
-        ConfigError: the device is a GPU although the training runs were planned for CPUs, or the reverse.
+        ConfigError: this machine lacks the device or precision, or its device is not of the planned kind.
     """
 
     def __init__(self, setup: TrainingSetup, events: Events) -> None:

@@ -39,7 +39,7 @@ class TrainingWork(Work[PlannedTraining]):
     """The work of a training YAML's run (see `run.work.Work`); progress is counted in epochs.
 
     Attributes:
-        trainings: the selected training runs by name.
+        trainings: the plan of each selected training run.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class Work(ABC, Generic[PartT]):
         precision: arithmetic that the workers' devices must support.
         role: role of the driver in events: ``driver``, or ``share`` if it computes one share of a sweep.
         folder: folder of events, which all workers see.
-        parts: the missing parts, in order, grouped by network.
+        parts: the missing parts, in order, grouped by network (in a share, corruptions form groups of their own).
         n_planned: number of evaluations (for training runs: epochs), finished or not.
         n_done: number of finished evaluations or epochs; `finish` updates it.
         start_worker: function that starts a worker in its process; small, because it is pickled for each worker.

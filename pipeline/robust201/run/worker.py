@@ -1,4 +1,4 @@
-"""A worker: computes parts one after the other, writes each as a shard, and reports what it did."""
+"""A worker: computes parts one after the other, writes their results or images, and reports what it did."""
 
 import platform
 import socket

@@ -5,9 +5,9 @@
 
 `run` is the token of the driver that started the process. Events do not affect results. A line that cannot be written
 is dropped, with one exception: the failure of an unstable network must be written, since this line marks all results of
-the network as missing (see `dataset.unstable_networks`). The next run deletes files older than a day, except failures.
-A thread of each process writes a line every `ALIVE_SECONDS`. The age of the last line is the file's age by the file
-server's clock, so clocks of different hosts are never compared.
+the network as missing (see `dataset.unstable_networks`). Unless it is a share, the next run of a sweep deletes files
+older than a day, except failures. A thread of each process writes a line every `ALIVE_SECONDS`. The age of the last
+line is the file's age by the file server's clock, so it does not depend on the clocks of hosts.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Events:
     Args:
         results: results folder.
         role: ``driver``, ``share`` (a driver of ``run --share``) or ``worker``.
-        run: token of the driver that started this process; by default, this process is a driver.
+        run: token of the driver that started this process; empty in a driver, which makes its own token.
     """
 
     def __init__(self, results: Path, role: str, run: str = "") -> None:

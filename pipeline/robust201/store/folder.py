@@ -3,10 +3,10 @@
 format.json                 format of the folder, and how units are sliced (see `SliceFormat`)
 protocols/<digest>.json     protocols, and the tuples of strengths and columns behind the digests in names
 shards/                     one file per part (see `store.names`), and packs of such files (see `store.packs`)
-damaged/                    shards whose content did not match their name
+damaged/                    shards and packs whose content did not match their name
 plan.json                   the sweep and the hashes of its inputs (see `sweep.facts`)
 images/, corruptions/, code/    copied or generated inputs
-events/, lock.json          running processes (see `run`)
+events/, lock.json, slurm/  running processes (see `run`), and the batch file and logs of Slurm tasks
 """
 
 import json
@@ -118,9 +118,10 @@ class ResultsFolder:
         """Create a folder, or open an existing one, which keeps its own slice format.
 
         Raises:
-            InputError: the folder cannot be created, contains other files, or has its shards below another URL.
+            InputError: the folder cannot be created, contains other files, has an invalid format file, or has its
+                shards below another URL.
             FormatVersionError: the folder has another format version.
-            StorageError: the URL cannot be reached.
+            StorageError: the URL cannot be reached, or the folder cannot be written.
         """
         make_folder(root)
         others = visible_entries(root)
@@ -157,7 +158,7 @@ class ResultsFolder:
             if (name, version) != (FORMAT_NAME, VERSION):
                 raise FormatVersionError(
                     f"Opening results failed for {path}: expected {FORMAT_NAME} version {VERSION}, got {name} version "
-                    f"{version}. Choose another folder, or the version of robust201 that wrote it."
+                    f"{version}. Choose another folder, or use the version of robust201 that wrote this one."
                 )
             record = _RECORD.validate_python(payload)
             return cls(root, record.slices, record.shards)
@@ -265,7 +266,7 @@ class ResultsFolder:
         return {dataset: merge_names([parse_names(loose), names_of_unit(self._packed(dataset).names, unit)])}
 
     def loose(self, dataset: str) -> Names:
-        """Return the names of shards outside of packs, as of the last `list`."""
+        """Return the names of shards outside packs, as of the last `list`."""
         return names_of(self._loose, dataset)
 
     def packs(self, dataset: str) -> Mapping[str, Pack]:
@@ -325,7 +326,7 @@ class ResultsFolder:
         self.storage.write(name.path, content)
 
     def read(self, name: ShardName) -> bytes:
-        """Return the content of a shard. A damaged copy is moved to ``damaged/``, so that its part is missing.
+        """Return a shard's content. A damaged copy is moved to ``damaged/``; without another copy, the shard is lost.
 
         Raises:
             ShardDamagedError: the content does not match the hash in the name.
@@ -339,7 +340,7 @@ class ResultsFolder:
             return self._read_once(name)
 
     def read_ahead(self, dataset: str, names: Names) -> Iterator[tuple[ShardName, bytes | ShardDamagedError]]:
-        """Yield shards with their contents in order, reading several at once; skip shards that have vanished."""
+        """Yield shards in order, with content or ShardDamagedError, reading several at once; skip vanished shards."""
 
         def read(row: Any) -> tuple[ShardName, bytes | ShardDamagedError | None]:
             name = shard_name(dataset, row)
@@ -367,7 +368,7 @@ class ResultsFolder:
         return content
 
     def set_aside(self, name: ShardName, fault: str) -> ShardDamagedError:
-        """Move all copies of a shard with wrong content to ``damaged/``, and return the error to raise."""
+        """Move all copies of a shard to ``damaged/``, because its content is wrong; return the error to raise."""
         error = self._set_copy_aside(name, Location(name.path), fault)
         self.refresh_packs(name.dataset)
         while location := self._packed(name.dataset).find(name):
@@ -375,7 +376,7 @@ class ResultsFolder:
         return error
 
     def _set_copy_aside(self, name: ShardName, location: Location, fault: str) -> ShardDamagedError:
-        """Move a file to ``damaged/``; if it is a pack, first write its other shards to a new pack."""
+        """Move a file to ``damaged/``; if it is a pack, first write its other undamaged shards to new packs."""
         pack = self.packs(name.dataset).get(location.path)
         if pack is not None:
             kept = ((other, content) for other, content, is_good in self.iter_pack(pack) if is_good and other != name)
@@ -389,7 +390,7 @@ class ResultsFolder:
         """Check the content of every shard in a pack.
 
         Raises:
-            ShardDamagedError: a shard is damaged; the undamaged shards were written to a new pack.
+            ShardDamagedError: a shard is damaged; the undamaged shards were written to new packs.
         """
         for name, _content, is_good in self.iter_pack(pack):
             if not is_good:

@@ -74,7 +74,7 @@ class ShardName(NamedTuple):
 
 
 def content_hash(content: bytes) -> str:
-    """Return the first digits of a file's SHA-256, as in its name."""
+    """Return the first 16 hex digits of a file's SHA-256, as in its name."""
     return hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
 
 

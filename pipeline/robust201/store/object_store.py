@@ -1,9 +1,9 @@
 """Shards below a URL that fsspec supports, such as ``s3://bucket/prefix``; the only module that imports fsspec.
 
-A shard is written with one conditional PUT (``If-None-Match: *``), or, if it is large, with a multipart upload whose
-completion has the same condition. An object therefore exists completely or not at all, and the first of several writers
-of the same shard wins. If a store does not support the condition, an overwrite is harmless, because a shard's name
-contains the hash of its content.
+A shard or pack is written with one conditional PUT (``If-None-Match: *``), or, if it is large, with a multipart upload
+whose completion has the same condition. An object therefore exists completely or not at all, and the first of several
+writers of the same object wins. If a store does not support the condition, an overwrite is harmless, because the
+name of a shard or pack contains a hash that fixes its content.
 
 The library for the URL's scheme, such as s3fs, finds credentials in the environment or in its configuration files. URLs
 must not contain credentials.
@@ -104,22 +104,22 @@ class ObjectStore:
                 self._cached_filesystem = os.getpid(), filesystem, root.rstrip("/")
             return self._cached_filesystem[1], self._cached_filesystem[2]
 
-    def _call(self, action: str, shard: str, function: Callable[[Any, str], _T]) -> _T:
-        """Call a function with the file system and the path of a shard, and convert its exceptions.
+    def _call(self, action: str, path: str, function: Callable[[Any, str], _T]) -> _T:
+        """Call a function with the file system and the location of `path`, and convert its exceptions to StorageError.
 
-        The library has already retried transient errors.
+        FileNotFoundError (of a missing object) and FileExistsError remain. The library has retried transient errors.
         """
         filesystem, root = self._filesystem()
         try:
-            return function(filesystem, f"{root}/{shard}" if shard else root)
+            return function(filesystem, f"{root}/{path}" if path else root)
         except FileNotFoundError as error:
             if _s3_error_code(error) == "NoSuchBucket":
-                raise self._storage_error(action, self.label(shard), error) from error
+                raise self._storage_error(action, self.label(path), error) from error
             raise
         except (FileExistsError, StorageError):
             raise
         except Exception as error:
-            raise self._storage_error(action, self.label(shard), error) from error
+            raise self._storage_error(action, self.label(path), error) from error
 
     @staticmethod
     def _storage_error(action: str, label: str, error: Exception) -> StorageError:
@@ -164,7 +164,7 @@ class ObjectStore:
         return self._call("Reading", path, cat)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write an object with one conditional request."""
+        """Write an object, unless it exists with the same content."""
         self._put(path, content, lambda filesystem, location, mode: filesystem.pipe_file(location, content, mode=mode))
 
     @contextmanager
@@ -232,7 +232,7 @@ def _make_parents(filesystem: Any, path: str) -> None:
 
 
 def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], None]) -> None:
-    """Write an object with `put`; raise FileExistsError if the object exists already."""
+    """Write an object with `put`; raise FileExistsError if it exists and the store supports the condition."""
     for attempt in range(_CONFLICT_ATTEMPTS):
         try:
             put(filesystem, path, "create")

@@ -34,7 +34,7 @@ class PackReport:
 
 
 def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: float = GRACE_SECONDS) -> PackReport:
-    """Copy loose shards and small packs into large packs; delete files whose shards an old pack has. Runs may go on."""
+    """Copy loose shards and small packs to large packs; delete files whose shards an old pack has. Safe during runs."""
     report = PackReport()
     listing = folder.list()
     folder.remove_leftovers()
@@ -81,7 +81,7 @@ def _replaces(pack: Pack, other: Pack) -> bool:
 
 
 def _pack_dataset(folder: ResultsFolder, dataset: str, names: Names, pack_bytes: int, report: PackReport) -> None:
-    """Pack the shards that no large pack has, unless they are in one small pack already."""
+    """Pack the shards that no large pack has, unless there is only one, or one small pack has all of them."""
     packs = folder.packs(dataset).values()
     large = merge_names([pack.names for pack in packs if pack.n_bytes >= pack_bytes // 2])
     pending = names[~contains(large, names)]
@@ -111,14 +111,14 @@ def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
     """Copy shards, records and failures of folders with equal slice formats to another folder, created if absent.
 
     Raises:
-        InputError: the folders have different slice formats; nothing was written.
+        InputError: the folders have different slice formats, or `out` is not a results folder; nothing was written.
     """
     known = ResultsFolder.open(out) if out.exists() else sources[0]
     for folder in sources:
         if folder.slices != known.slices:
             raise InputError(
                 f"Merging failed for {folder.root}: expected {known.slices}, as in {known.root}, got {folder.slices}. "
-                "Merge folders that were created with the same batch_size, device and gmacs_per_second."
+                "Merge folders that were created with the same batch_size, device, threads and gmacs_per_second."
             )
     target = ResultsFolder.create(out, known.slices, known.url if out.exists() else "")
     report = PackReport()

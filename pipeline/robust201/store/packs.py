@@ -21,7 +21,7 @@ from robust201.store.names import NAME_DTYPE, NAME_LENGTH, Names, ShardName, mer
 
 PACKS = "packs"
 PACK_BYTES = 512 << 20
-"""Size in bytes at which a pack is full; the paper's sweep (200 GB) fills 400 packs."""
+"""Size in bytes at which a pack is full; the paper's sweep (200 GB) fills about 400 packs."""
 
 _PACK_NAME = re.compile(r"([0-9a-f]{16})\.(\d{14})\.pack")
 

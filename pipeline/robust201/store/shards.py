@@ -2,7 +2,8 @@
 
 The columns are `strength`, `seconds` and the measurements (`tasks.columns.COLUMNS`, or a measure's own columns).
 Matrices are flattened in row-major order. The key `robust201` of the file's metadata is a JSON object with labels: the
-unit, the slice, the number of classes, hashes of corrupted images, and the provenance, which is never part of an id.
+version, the unit, the slice's images (`start`, `stop`), the number of classes, hashes of corrupted images, and the
+provenance, which is never part of an id.
 """
 
 import io
@@ -107,7 +108,7 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         reader = ParquetReader()  # `pq.ParquetFile` takes 1.3 times as long, and `pq.read_table` 3 times as long
         reader.open(pa.BufferReader(content), use_memory_map=False)
         stored = [path[0] for path in reader.column_paths]
-        wanted = columns or stored  # of a complete shard, the strengths are compared with the labels
+        wanted = columns or stored  # if all columns are read, strengths are compared with the labels
         table = {name: reader.read_column(stored.index(name)) for name in wanted if name in stored}
         labels = orjson.loads(reader.metadata.metadata[METADATA_KEY.encode()])
         if labels["version"] != VERSION:

@@ -1,6 +1,7 @@
 """Run sweeps and training YAMLs as jobs of a Ray cluster, through Ray's Jobs API, which uses HTTP.
 
-A job receives the package and the YAML, without images, weights and results. The head is the server that accepts jobs.
+A job receives the package, the bundled files that the YAML names, and the YAML. It reads other images and weights from
+paths on the cluster, and writes its results there. The head is the server that accepts jobs.
 Anyone who reaches a head without token authentication can run code on it.
 """
 
@@ -32,7 +33,7 @@ YAML_NAME = "job.yaml"
 """File name of the sweep or training YAML in a job's folder."""
 
 _STOP_SECONDS = 900
-"""Time for a stopped job to finish its parts, unless the YAML sets `execution.drain_seconds`; Ray's default is 3 s."""
+"""Time for a stopped job to finish its parts if `execution.drain_seconds` is not set; it gets another minute to end."""
 
 _REQUEST_ERRORS = (OSError, RuntimeError, ValueError, AuthenticationError)
 """Errors of Ray's client; those of its HTTP library are OSErrors."""
@@ -149,7 +150,7 @@ def submit_job(
     variables: Mapping[str, str],
     options: Sequence[str] = (),
 ) -> str:
-    """Upload a job's folder, start the job and return its id: the sweep's name and 8 random hex digits.
+    """Upload a job's folder, start the job and return its id: the YAML's `name`, a dash and 8 random hex digits.
 
     `options` are further options of `run`. In the job's folder, `python -m` finds the package beside the YAML before an
     installed one.

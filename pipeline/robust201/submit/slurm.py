@@ -99,7 +99,7 @@ def task_resources(
 ) -> tuple[str | None, int, int]:
     """Return the value of sbatch's --gres (None without a GPU), and the numbers of CPUs and workers of a task.
 
-    A task without GPUs has one worker; if it is the only task, it has as many workers as the YAML sets.
+    A task without GPUs has one worker or, if `is_only_task`, as many workers as the YAML sets (by default one).
     """
     gpus = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
     n_gpus = int(gpus.rpartition(":")[2])
@@ -187,6 +187,7 @@ def submit_array(
 
     Raises:
         InputError: an input is missing or invalid, or Slurm rejected the array.
+        LockHeldError: another driver is working in the folder.
     """
     render(config, source, options, max_tasks(config, options), run_options)  # reports faults before long work
     if shutil.which("sbatch") is None:
@@ -212,7 +213,7 @@ def max_tasks(config: _Config, options: ArrayOptions) -> int:
 
 
 def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
-    """Write the files that tasks read; return the numbers of missing evaluations (or epochs) and of missing parts."""
+    """Write the files that tasks read; return the numbers of missing evaluations and parts (training: epochs, 1)."""
     if isinstance(config, TrainingConfig):
         with prepare_trainings(config, EVERYTHING, say) as trainings:
             return trainings.n_planned - trainings.n_done, 1

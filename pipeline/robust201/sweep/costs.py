@@ -1,6 +1,6 @@
 """Counts of a plan, and estimates of its storage and of the worker-hours of its missing parts.
 
-The estimates use measured speeds; before the first measurement, they use an assumed speed.
+These worker-hours follow from measured speeds; before the first measurement, from an assumed speed.
 """
 
 from collections.abc import Iterable, Mapping

@@ -29,7 +29,7 @@ class Network:
     """One network of a sweep on one dataset.
 
     Attributes:
-        weights: the weights, identified by their hash. The hash is empty if they do not exist and no run needed them.
+        weights: the weights, identified by their hash. The hash is empty if they were not found and no run needed them.
         name: short name of the weights if architectures have several; else empty.
         accuracy: accuracy on all test images that was recorded with the weights, if any. No result depends on it;
             `verify` compares it with the measured accuracy.
@@ -164,7 +164,7 @@ def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, fil
 
 
 def _fill_hashes(networks: Iterable[Network], known_networks: Iterable[Network]) -> tuple[Network, ...]:
-    """Return the networks. If an architecture lacks hashes, its known networks, if any, replace them."""
+    """Return the networks; those of an architecture that lacks a hash are replaced by its known networks, if any."""
     networks, known = tuple(networks), _by_architecture(known_networks)
     filled = []
     for architecture, group in _by_architecture(networks).items():
@@ -255,9 +255,10 @@ def save_plan(config: SweepConfig, facts: Facts) -> None:
 
 
 def merge_plans(sources: Sequence[Path], target: Path) -> None:
-    """Write the plan of `target`, or of the first source if it has none, and add missing hashes from all sources.
+    """Write the plan of `target`, or of the first source if it has none, and add missing hashes from the sources.
 
-    A plan may lack hashes, because a run with filters needs only the weights and corruptions that they select.
+    A plan may lack hashes, because a run with filters needs only the weights and corruptions that they select. Sources
+    that select weights with other fields are ignored.
     """
     config, facts = load_plan(target if (target / PLAN_FILE).exists() else sources[0])
     for other_config, other in filter(None, map(find_plan, sources)):

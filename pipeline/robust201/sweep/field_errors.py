@@ -38,7 +38,7 @@ _VALID_VALUES = {
 
 
 def field_names_of(location: Sequence[int | str]) -> tuple[str, ...]:
-    """Return the field names on the path to a location in the YAML."""
+    """Return the field names and list positions on the path to a location in the YAML."""
     # For a field with several types, pydantic adds the type that it tried to the location.
     types = ("constrained-", "literal[", "dict[", "function-")
     return tuple(str(step) for step in location if step != "[key]" and not str(step).startswith(types))

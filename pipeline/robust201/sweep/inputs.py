@@ -1,4 +1,4 @@
-"""A sweep's inputs: images, corrupted images and weights, opened in the same way by the driver and all workers."""
+"""A sweep's inputs: images, corrupted images, weights and code, and the copies of images and code that workers read."""
 
 from collections.abc import Mapping
 from functools import cached_property

@@ -238,7 +238,7 @@ def _macs_for_slices(
     config: SweepConfig, task: Task, parameters: Parameters, n_classes: int, macs_per_pass: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the cost per image (N,) that sets the number of slices; no field outside the protocol affects it."""
-    if isinstance(parameters, Attack):  # some attacks serve all epsilons at once, so their cost depends on the number
+    if isinstance(parameters, Attack):  # some attacks serve all epsilons at once, so n_passes depends on their number
         parameters = parameters.model_copy(update={"epsilons": parameters.epsilons[:1]})
     if not isinstance(config.space, str):
         macs_per_pass = np.full_like(macs_per_pass, DEFAULT_GMACS * 1e9)

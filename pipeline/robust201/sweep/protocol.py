@@ -1,4 +1,4 @@
-"""Protocols: everything that determines a result, except the network and the strength."""
+"""Protocols: everything that determines a result, except architecture, weights and strength."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -52,7 +52,7 @@ def _describe_images(config: SweepConfig, key: str, facts: DatasetFacts) -> dict
 
 
 def list_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the fields in which two protocols differ, such as ``parameters.steps: 40 → 20``."""
+    """Return the fields in which two protocols (or other mappings) differ, such as ``parameters.steps: 40 → 20``."""
     old_fields, new_fields = dict(_flatten("", old)), dict(_flatten("", new))
     return [
         f"{name}: {old_fields.get(name, 'absent')} → {new_fields.get(name, 'absent')}"

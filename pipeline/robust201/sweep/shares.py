@@ -1,6 +1,6 @@
 """Shares of a sweep (`run --share I/N`): filters that select disjoint sets of its parts.
 
-A part's share is computed from its unit and its slice, so all machines agree without communicating.
+A part's share is computed from its identifier (such as unit and slice), so all machines agree without communicating.
 """
 
 import re

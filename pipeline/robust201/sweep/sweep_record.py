@@ -28,7 +28,7 @@ def describe_sweep(plan: Plan) -> dict[str, Any]:
 
 def portable_fields(config: SweepConfig) -> dict[str, Any]:
     """Return the fields of a sweep YAML that reproduces the results; paths are shortened (see `portable_name`)."""
-    # Optional fields are written only if they are used.
+    # The optional fields that are deleted below are written only if they are used.
     fields: dict[str, Any] = config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
     for name in ("checkpoints", "weights"):
         if fields[name] is None:

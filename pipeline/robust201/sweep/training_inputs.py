@@ -1,4 +1,4 @@
-"""Images of training runs, opened in the same way by the driver and all workers. The module does not need torch."""
+"""Images of training runs, opened by the driver and copied for workers. The module does not need torch."""
 
 from collections.abc import Callable, Mapping
 
