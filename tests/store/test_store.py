@@ -160,6 +160,13 @@ def test_record_that_cannot_be_read_is_an_error(folder, monkeypatch):
         folder.read_tuple(digest)
 
 
+def test_folder_that_cannot_be_listed_is_an_error(folder, monkeypatch):
+    folder.write(NAME, CONTENT)
+    monkeypatch.setattr("os.listdir", Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(StorageError, match="digits"):
+        folder.storage.names("digits", UNIT.id[:2])
+
+
 def test_folders_created_at_the_same_time_have_one_format(tmp_path):
     formats = [SliceFormat(float(size), 8, is_cpu=True) for size in range(1, 9)]
     barrier = Barrier(len(formats))

@@ -100,11 +100,13 @@ class LocalFolder:
 
 
 def list_names(folder: Path) -> list[str]:
-    """Return the names in a folder, unsorted; empty if there is no such folder."""
+    """Return the names in a folder, unsorted; empty if there is no such folder. May raise StorageError."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - avoids a Path for each of half a million files
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise reading_error(folder, error) from error
 
 
 def reading_error(path: Path, error: OSError) -> StorageError:
