@@ -3,6 +3,7 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
