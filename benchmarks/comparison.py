@@ -33,7 +33,7 @@ _KEYS = {"fgsm": "fgsm", "pgd": "pgd", "apgd": "aa_apgd-ce", "square": "aa_squar
 
 
 class RunTime(NamedTuple):
-    """Wall and CPU time of a process in seconds, including its children."""
+    """Wall and CPU time of a process in seconds; CPU time includes child processes for which it waited."""
 
     wall: float
     cpu: float

@@ -4,8 +4,8 @@
     python -m benchmarks.gpu --device cpu            # tries out every step with tiny networks
 
 Each step runs in its own process with a time limit, so a step that fails or hangs does not stop the others. The rows of
-each step are printed and written when it ends. The steps need no data and no network connection; the last one starts
-Ray. Weights are random, because times do not depend on them.
+each step are printed, and written to --out, when it ends. The steps need no data and no network connection; the last
+one starts Ray, if it is installed. Weights are random, because times do not depend on them.
 """
 
 import argparse
@@ -233,7 +233,7 @@ def measure_layouts(size: Size) -> Rows:
 
 
 def run_sweep(size: Size) -> Rows:
-    """Run a sweep of ten networks with random weights, on Ray if it is installed."""
+    """Run a sweep of ten networks (on a CPU: two) with random weights, on Ray if it is installed."""
     executor = "ray" if find_spec("ray") else "inline"
     sweep = {
         "format": 1,

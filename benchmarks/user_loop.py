@@ -3,12 +3,12 @@
     ROBUST201_DATA=FOLDER python -m benchmarks.user_loop --networks 13714 1462 21 991 309 0 --images 24 --queries 200
     python -m benchmarks.user_loop --sample 24 --images 12 --queries 200
 
-The loop is `benchmarks.plain_loop`: Foolbox and AutoAttack attack the network as a user would, once per epsilon,
-in PyTorch's default layout and in channels_last, with batches of 50, 250 and all images. Speed-ups are relative to the
+The loop is `benchmarks.plain_loop`: Foolbox and AutoAttack attack the network as a user would, once per epsilon, in
+PyTorch's default layout and in channels_last, with batches of 50, 250 and all images. Speed-ups are relative to the
 fastest of these variants. A network has trained weights if the data folder contains them. Otherwise its weights are
 random, and its predictions are used as labels. The images are CIFAR-10 test images if the data folder contains them,
-and otherwise scikit-learn's digits. Each program is also started once without attacks, to measure its start-up time.
-Processes run one after the other, in alternating order. On a busy machine, only CPU time is meaningful.
+and otherwise scikit-learn's digits. In each round, each program also runs once without attacks, to time its start-up.
+Processes run one after the other, every second round in reverse order. On a busy machine, only CPU time is meaningful.
 
 `--threads 0` uses all cores.
 """
@@ -95,7 +95,7 @@ def parse_arguments() -> argparse.Namespace:
         "--networks",
         nargs="*",
         default=[str(index) for index in COST_LEVELS],
-        help="indices of architectures, or resnet18",
+        help="indices of cells, or names of zoo networks such as resnet18",
     )
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=24)

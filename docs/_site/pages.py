@@ -56,7 +56,7 @@ SHORT_TITLES = {
     "papers/dataset": "The dataset paper",
     "papers/robust-features": "Robust features",
 }
-"""Menu titles of pages whose own titles are too long for a menu."""
+"""Menu titles of some pages, most of which have longer titles of their own."""
 
 PAPERS = ("dataset", "robust-features", "image-distribution", "controls")
 

@@ -49,10 +49,10 @@ CLEAR_DIFFERENCE = 0.01
 
 SMALL_EPSILONS = (0.1, 0.5, 1.0)
 WEAK_TAU = 0.2
-"""Rank correlations between -0.2 and 0.2 contradict the claim that a measure "correlates well"."""
+"""Rank correlations whose intervals lie between -0.2 and 0.2 contradict the claim that a measure "correlates well"."""
 
 MIN_DISTINCT = 10
-"""Smallest number of distinct accuracies among the cells for which a rank correlation is computed."""
+"""Minimum number of distinct accuracies for a rank correlation; with fewer cells, all accuracies must be distinct."""
 
 N_TOP, ALMOST_NONE = 20, 2
 """The paper's claims concern the 20 best cells; up to two of them count as "almost none"."""

@@ -12,7 +12,7 @@ from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, bootstrap_estimate,
 
 REPLICATES = 500
 MAX_CELLS = 300
-"""Rank correlations and their intervals are computed on at most this number of cells, drawn at random (seed 0)."""
+"""Estimates with bootstrap intervals are computed on at most this number of cells, drawn at random (seed 0)."""
 
 MIN_DISTINCT = 10
 """Minimum number of distinct accuracies among the cells; accuracies with fewer are not used in rank correlations."""

@@ -63,7 +63,7 @@ class Results:
 
     @property
     def attacks(self) -> list[str]:
-        """Attacks whose parameters are the paper's."""
+        """Attacks with results, without Square if it makes fewer queries than in the paper."""
         return [key for key in ATTACKS if key in self.accuracies and (self.has_full_square or key != "aa_square")]
 
     @property

@@ -135,7 +135,7 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
 def measure_network(
     strengths: np.ndarray, accuracies: np.ndarray, performance: np.ndarray, n_classes: int
 ) -> dict[str, float]:
-    """Return clean accuracy, R, mean relative change C, fitted R (these NaN at chance), and flags of a network."""
+    """Return clean accuracy; R, mean relative change C and fitted R (NaN at chance); and flags of a network."""
     curve = robustness_r(strengths, performance)
     changes = relative_changes(strengths, performance)
     at_chance = bool(accuracy_intervals(accuracies[0], N_IMAGES)[0] <= 1 / n_classes)

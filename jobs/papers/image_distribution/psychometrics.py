@@ -80,7 +80,7 @@ def fit_psychometric(strengths: ArrayLike, accuracies: ArrayLike) -> Psychometri
         accuracies: (S,) accuracies at these strengths, as fractions.
 
     Raises:
-        ValueError: there are too few points, or they do not ascend.
+        ValueError: there are too few points, they do not ascend, or the two shapes differ.
 
     Source: Kunhardt, Deza and Poggio (CBMM memo 116, 2021, section 2) mention a closed form as an alternative to
     trapezoids. The logistic function with two free asymptotes is our choice.
