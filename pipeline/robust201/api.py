@@ -98,7 +98,8 @@ def evaluate(
     Returns:
         An `Evaluation`; printing it shows accuracies and intervals. Its `table` has one row per key and strength, in
         the order of `keys` and by ascending strength. Columns: `key`, `strength` (epsilon in units of 1/255 for Linf,
-        in units of the pixel range for L2 and L1; severity of a corruption; otherwise 0), `unit` (of the strength),
+        in units of the pixel range for L2 and L1; severity of a corruption; a custom attack's own strength; otherwise
+            0), `unit` (of the strength),
         `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`
         and `seconds` (for strengths that are attacked together, only their sum is meaningful; after an interruption,
         `seconds` covers only the last call). Rows of measures have no accuracy; each measure adds columns, such as

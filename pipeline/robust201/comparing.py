@@ -56,7 +56,7 @@ def compare(
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. For saved results and networks in datasets: keys,
             or keys at a strength such as ``"pgd:8/255"``; by default all keys and strengths of the first saved result,
-            or every key of a dataset at one strength (nearest to 1/255, or severity 3).
+            or every key of a dataset at one strength (nearest to 1/255, to 1 in L2 and L1, or to severity 3).
         data: name of the image dataset, if the folder DATASET covers several.
         options: further arguments of `evaluate`, such as `seed`, the same for all modules.
 
@@ -210,7 +210,7 @@ def _check_arguments(
     if unused:
         raise ConfigError(
             f"Reading arguments failed for {', '.join(unused)}: they have no effect, because saved results are not "
-            "evaluated again. Leave these arguments out."
+            "evaluated again, and `data` is only for DATASET:ARCHITECTURE. Leave these arguments out."
         )
 
 

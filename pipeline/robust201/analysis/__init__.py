@@ -1,1 +1,1 @@
-"""Analyses of a dataset's results: rankings, means, comparisons, correlations with measures, effects of operations."""
+"""Evaluations of networks, and analyses of results: rankings, comparisons, correlations, effects of operations."""

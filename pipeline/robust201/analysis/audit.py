@@ -46,8 +46,8 @@ def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) 
         out: folder of the audit.
 
     Raises:
-        ConfigError: the sweep has no attack that both engines support with its parameters, or the folder contains other
-            files.
+        ConfigError: the sweep has no built-in attack that both engines support with its parameters, or the folder
+            contains other files.
         DatasetError: images are missing or damaged.
     """
     other_files = [path.name for path in sorted(out.iterdir()) if path.name not in ENGINES] if out.is_dir() else []

@@ -74,7 +74,7 @@ class DatasetResults:
 
     @property
     def space(self) -> CellSpace | None:
-        """Cell space of the architectures; None if they are not cells."""
+        """Cell space; None if architectures are not cells, or if each of their sets of weights is a network."""
         return self.reader.space
 
     @property

@@ -234,12 +234,12 @@ class Evaluation:
 
         Raises:
             ResultsError: the folder has no evaluation, or the file is damaged.
-            FormatVersionError: another version of robust201 wrote the file.
+            FormatVersionError: the file has the format of another version of robust201.
         """
         return _decode(read_content(Path(path)))
 
     def __str__(self) -> str:
-        """Return the table as text of at most 80 columns."""
+        """Return the table as text, with at most 80 characters per line."""
         rows = []
         for row in self.table.to_dict("records"):
             key, strength = row["key"], format_strength(row["strength"], row["unit"])
@@ -356,7 +356,7 @@ def _extend_saved(folder: Path, evaluation: Evaluation) -> None:
 
 
 def _encode(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the results as JSON values, with outcomes as 0 or 1."""
+    """Return the results as JSON values and arrays, with outcomes as 0 or 1."""
     return {
         key: results._asdict() | {"outcomes": [[strength, 1 * array] for strength, array in results.outcomes.items()]}
         for key, results in evaluation.results.items()

@@ -34,7 +34,7 @@ def read_content(folder: Path) -> dict[str, Any]:
 
     Raises:
         ResultsError: the folder has no evaluation, or the file is damaged.
-        FormatVersionError: another version of robust201 wrote the file.
+        FormatVersionError: the file has the format of another version of robust201.
     """
     path = folder / FILE_NAME
     if not path.exists():

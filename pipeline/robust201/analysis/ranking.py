@@ -23,7 +23,7 @@ from robust201.tasks.constraints import LINF
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
-"""Strengths that rankings prefer by default: epsilon in units of 1/255 for Linf balls, and severity of corruptions."""
+"""Default strengths: epsilon in the key's unit (1/255 in a Linf ball), and severity (see `nearest_strength`)."""
 
 _MAX_NAMED = 3
 """Maximum number of tied networks that a sentence names."""

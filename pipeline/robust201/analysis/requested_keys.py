@@ -108,7 +108,7 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
 
 
 def find_key(key: object) -> Task:
-    """Return the task of a key; raise ConfigError if the key is not text."""
+    """Return the task of a key; raise ConfigError if the key is unknown or not text."""
     if not isinstance(key, str):
         raise ConfigError(
             f"Reading keys failed: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a value of type "

@@ -61,7 +61,7 @@ def plot(
 
     if show_list:
         for figure in FIGURES.values():
-            source = f" ({figure.source} of the paper)" if figure.source else ""
+            source = f" ({figure.source} of Jung et al.)" if figure.source else ""
             typer.echo(f"{figure.name:<30}{figure.title}{source}; needs {figure.requirement}")
         return
     if name is None or dataset is None or out is None:

@@ -1,7 +1,8 @@
 """The dataset card of an export, README.md, for the Hugging Face Hub.
 
-Its YAML front matter has one configuration per dataset, and one per measure, because all files of a configuration must
-have the same columns. The card contains neither a date nor an absolute path, so that equal results give equal bytes.
+If there are Parquet files, its YAML front matter has one configuration per dataset, and one per dataset and measure,
+because all files of a configuration must have the same columns. The card contains neither a date nor an absolute path,
+so that equal results give equal bytes.
 """
 
 from collections.abc import Iterable

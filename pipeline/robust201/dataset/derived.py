@@ -29,7 +29,8 @@ class DerivedMetrics(NamedTuple):
         table: one row per metric, key, strength and network: `dataset`, `metric`, `key` (several keys are joined with
             ``+``), `strength` (NaN for a metric over all strengths), `note` (remark on how the values were computed;
             may be empty), `network` and `value` (NaN if undefined).
-        needs: requirements of the metrics that could not be computed, by the comma-separated names of these metrics.
+        needs: requirements of the metrics that could not be computed for some or all keys, by the comma-separated names
+            of these metrics.
     """
 
     table: pd.DataFrame

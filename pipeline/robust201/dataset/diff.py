@@ -35,9 +35,9 @@ class ComparisonReport:
 
     Attributes:
         comparisons: one row per dataset, key and strength that both sets have: `dataset`, `key`, `strength`,
-            `n_architectures` (number of architectures in both sets), `max_difference` and `mean_absolute_difference`
-            (absolute), `mean_difference` (second minus first) and `kendall_tau` (NaN if all numbers of one of the sets
-            are equal).
+            `n_architectures` (architectures in both sets, once per set of weights), `max_difference` and
+            `mean_absolute_difference` (absolute), `mean_difference` (second minus first) and `kendall_tau` (NaN if all
+            numbers of one of the sets are equal).
         largest: the evaluations with the largest differences: their identity, `first` and `second`.
         only_first: names of the keys, and of the strengths of common keys, that are in the first set only.
         only_second: the same for the second set.
@@ -90,7 +90,8 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     Raises:
         ConfigError: the tolerance (the largest accepted absolute difference) is negative or not finite.
         InputError: a folder is not a result set, or the two sets have no evaluation of an architecture in common.
-        ResultsError: an architecture has more or fewer values than strengths.
+        ResultsError: a dataset's file is missing, damaged or invalid.
+        ShardDamagedError: a file of a results folder is damaged.
     """
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise ConfigError(

@@ -7,7 +7,8 @@ network itself), a value is a single value; for other keys, it is a list with on
 
 The folder also contains ``meta.json`` (ids and epsilons, as published), ``sweep.json`` (protocols, image selection,
 strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep.yaml``, the files of `dataset.card` and
-`dataset.listing`, and, in a partial export, ``missing.json``.
+`dataset.listing`, with per-image outcomes tables of the images in ``images/``, and, if evaluations are missing,
+``missing.json``.
 """
 
 import warnings
@@ -97,7 +98,7 @@ def export_dataset(
         DatasetError: outcomes were requested, but the evaluated images are not available.
 
     Warns:
-        RobustWarning: keys are left out, because a file selects their images.
+        RobustWarning: keys are left out, because a file selects their images; or results of an unstable network are.
     """
     reject_results_folder(out)
     left_out = [key.key for key in plan.keys if key not in plan.comparable.keys]
@@ -231,7 +232,7 @@ def write_dataset(
         groups: the results.
         out: the folder to write: a new or empty folder, or an earlier export of the same sweep.
         images_of: function that loads the evaluated images of a dataset; their labels are needed for outcomes.
-        key_style: ``"paper"`` writes ``pgd``; ``"published"`` appends the norm, in file names, JSON and meta.json.
+        key_style: ``"paper"`` writes ``pgd``; ``"published"`` appends the norm, in file names and in files.
         round_to: number of decimals (3 in the published files); None writes every double exactly.
         partial: whether to write an incomplete export if evaluations are missing. Units that lack a strength are not
             exported.
@@ -244,9 +245,9 @@ def write_dataset(
 
     Raises:
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
-        ConfigError: JSON files would contain results of several weights; two files would have the same name; or
-            outcomes were requested without Parquet files.
-        InputError: the folder contains files that no export listed, or an export of another sweep.
+        ConfigError: JSON files would contain results of several weights; two files would have the same name; an
+            attack has different epsilons on two datasets; or outcomes were requested without Parquet files.
+        InputError: the folder cannot be replaced (see `open_folder`).
         StorageError: a result is damaged, the disk is full, or another export is writing to the folder.
     """
     if outcomes is not None and "parquet" not in formats:

@@ -88,7 +88,7 @@ def reject_results_folder(path: Path) -> None:
 def _reject_other_content(path: Path, sweep_record: Mapping[str, Any]) -> None:
     """Check that a folder is absent, empty, or has an unchanged export of the same sweep and nothing else.
 
-    The same sweep has the same name and a common protocol; strengths or architectures may have been added.
+    The same sweep has the same name and, if both have protocols, a common one; strengths or architectures may differ.
 
     Raises:
         InputError: the folder has other content.

@@ -240,7 +240,7 @@ class DatasetFolder:
         return file if measurement is None or has_columns_of(file, measurement) else None
 
     def weights_of(self, dataset: str, key: str) -> list[str]:
-        """Return the names of the weights in a key's Parquet file; empty if it has no column of names."""
+        """Return the names of the weights in a key's Parquet file; empty if there is no such file or column."""
         file = self._find_parquet(dataset, key)
         if file is None:
             return []

@@ -46,7 +46,7 @@ class SweepFacts:
         tasks: tasks by key, in the order of meta.json, without keys whose images a file selects.
         measurements: measurements of all keys except measures.
         n_classes: number of classes by dataset; datasets with an unknown number are missing.
-        weights: weights by the short names that units contain; empty if each network has only one set of weights.
+        weights: weights by the short names that units contain; empty if each architecture has only one set.
     """
 
     record: Mapping[str, Any]

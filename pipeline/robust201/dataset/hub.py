@@ -1,4 +1,4 @@
-"""Upload of a dataset to the Hugging Face Hub: its listed files and a report page."""
+"""Upload of a dataset to the Hugging Face Hub: the files in its listing, the listing and a report page."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,8 @@ from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
 PAGE_FILE = "index.html"
 """File name of the report page."""
 
-_FOLDERS_OF_EXPORTS = (f"{PARQUET_FOLDER}/*", f"{IMAGES_FOLDER}/*")
-"""Files that only exports write; those that the new export lacks are deleted. Other files, such as a licence, stay."""
+_EXPORT_PATTERNS = (f"{PARQUET_FOLDER}/*", f"{IMAGES_FOLDER}/*")
+"""Patterns of files that only exports write; such files are deleted if the new export lacks them. Others stay."""
 
 _TARGET_PATTERN = re.compile(r"hf://(?:datasets/)?(\w[\w.-]*/\w[\w.-]*)", re.ASCII)
 
@@ -27,7 +27,7 @@ def parse_target(target: str) -> str:
 
 
 def push(folder: Path, target: str, page: Path) -> str:
-    """Upload an export's listed files and a report page, with the credentials of huggingface_hub; return the URL.
+    """Upload an export's files and a report page, with the credentials of huggingface_hub; return the URL.
 
     A new repository is private.
 
@@ -56,7 +56,7 @@ def push(folder: Path, target: str, page: Path) -> str:
             folder_path=folder,
             repo_type="dataset",
             allow_patterns=[*listed, CHECKSUM_FILE],
-            delete_patterns=[*_FOLDERS_OF_EXPORTS],
+            delete_patterns=[*_EXPORT_PATTERNS],
         )
         api.upload_file(path_or_fileobj=page, path_in_repo=PAGE_FILE, repo_id=repository, repo_type="dataset")
     except (HTTPError, HFValidationError, OSError) as error:

@@ -31,7 +31,7 @@ JSON_BYTES = 2 << 20
 """Minimum size of a batch for which numbers are converted to text at full speed."""
 
 MAX_PROCESSES = 6
-"""Maximum number of processes; each needs up to 220 MB (for 100 classes), so all of them need up to 1.5 GB."""
+"""Maximum number of processes; each needs up to 220 MB (for 100 classes), so all of them need up to 1.3 GB."""
 
 MIN_PARALLEL_EVALUATIONS = 20_000
 """Minimum number of evaluations for which an export with several processes is faster."""
@@ -154,7 +154,7 @@ def iter_unit_texts(measurement: str, batch: RowBatch, round_to: int | None = No
 def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None) -> list[bytes]:
     """Return the JSON texts of a column, one per evaluation. Raises the same errors as `iter_unit_texts`."""
     values = batch.columns[name]
-    # In columns that are computed from `cm`, NaN is an error. In others, it stands for a mean over zero images.
+    # In columns that are computed from `cm`, NaN is an error. In others, it stands for an undefined mean or measure.
     is_from_counts = name in COLUMNS and COLUMNS[name].value_from_counts is not None
     try:
         if is_from_counts and np.isnan(values).any():

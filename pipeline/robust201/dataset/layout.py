@@ -58,12 +58,12 @@ def sort_by_task_order(keys: Iterable[str]) -> list[str]:
 
 
 def parquet_name(dataset: str, key: str) -> str:
-    """Return the name of a key's Parquet file, relative to the dataset's folder."""
+    """Return the name of a key's Parquet file, relative to the export's folder."""
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
 def images_name(dataset: str) -> str:
-    """Return the name of the table of a dataset's images, relative to the dataset's folder."""
+    """Return the name of the table of a dataset's images, relative to the export's folder."""
     return f"{IMAGES_FOLDER}/dataset={dataset}/part-0.parquet"
 
 

@@ -1,7 +1,7 @@
 """Files of an export, written atomically and hashed, and their listing.
 
-`SHA256SUMS` contains the SHA-256 of every file of an export, so that missing, truncated and changed files are found.
-Folders without it, such as the published dataset, cannot be checked.
+`SHA256SUMS` contains the SHA-256 of every other file of an export, so that missing, truncated and changed files are
+found. Folders without it, such as the published dataset, cannot be checked in this way.
 """
 
 import hashlib

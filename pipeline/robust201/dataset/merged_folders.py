@@ -51,15 +51,15 @@ class MergedFolders:
         """Open a dataset, or several datasets as one.
 
         Args:
-            path: the folder that contains meta.json and a folder for each dataset. The prefix ``bundled:`` means a
-                dataset that ships with robust201: ``bundled:benchmark_data/cells-cifar10``.
+            path: the folder that contains meta.json. The prefix ``bundled:`` means a dataset that ships with
+                robust201: ``bundled:benchmark_data/cells-cifar10``.
             others: further folders. Each evaluation (dataset, key, strength, network) is read from the last folder that
                 has it.
             weights: name of the weights whose results are read by default; only needed if there are several.
 
         Raises:
             ConfigError: the folders have different search spaces, or no weights have this name.
-            ResultsError: a folder does not exist, or its meta.json is missing or invalid.
+            ResultsError: a folder does not exist or lacks meta.json, or its meta.json or sweep.json is invalid.
             FormatVersionError: sweep.json has a format that this version does not know.
         """
         self.folders = tuple(DatasetFolder(resolve_bundled(folder)) for folder in (path, *others))
@@ -327,7 +327,8 @@ class MergedFolders:
         """Return the strengths of a key's values, in order.
 
         Returns:
-            Epsilons (in units of 1/255 in an L∞ ball), severities, or ``(0.0,)`` for ``clean`` and measures.
+            Epsilons (in units of 1/255 in an L∞ ball), severities, strengths of a custom attack in its own units, or
+            ``(0.0,)`` for ``clean`` and measures.
         """
         folders = [folder for folder in self.folders if folder.has_key(dataset, key)]
         if not folders:
@@ -409,8 +410,8 @@ class MergedFolders:
             One row per dataset, key, strength and network: `dataset` and `key` (categories, in the paper's style),
             `strength` (float64), `network` (int64 or text), `accuracy`, `n_images` (NaN if unknown), `kind` (category:
             ``counted``, since all images were evaluated) and `standard_error` (over samples of images; NaN if the
-            number of images is unknown). Rows of `robust201.sampling.estimate` have the same columns, but their errors
-            come from the choice of images, and are 0 for the kind ``counted``; the other kind is ``estimated``.
+            number of images is unknown). Rows of `robust201.sampling.estimate` also have these columns, but their
+            errors come from the choice of images, and are 0 for the kind ``counted``; the other kind is ``estimated``.
         """
         return self._collect(self.data)
 

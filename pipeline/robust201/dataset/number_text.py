@@ -1,7 +1,8 @@
 """Serialisation of arrays to the same JSON bytes as `json.dumps`, but several times as fast.
 
-Like Python, orjson writes the shortest digits that round-trip. Its output differs from Python's in three ways, which
-this module corrects: no space after a comma, ``1e-6`` instead of ``1e-06``, and ``0.00001`` instead of ``1e-05``.
+Like Python, orjson writes the shortest digits that round-trip. For numbers in [0, 10), its output differs from
+Python's in three ways, which this module corrects: no space after a comma, ``1e-6`` instead of ``1e-06``, and
+``0.00001`` instead of ``1e-05``.
 """
 
 import json

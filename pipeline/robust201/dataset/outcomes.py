@@ -88,7 +88,7 @@ def checked_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: 
     """Read outcomes, and check that they agree with the accuracies; return None if there are no outcomes.
 
     Raises:
-        ResultsError: the outcomes contradict an accuracy.
+        ResultsError: the outcomes contradict an accuracy, or the key has outcomes at other strengths only.
     """
     if not has_outcomes_of(reader, dataset, key):
         return None

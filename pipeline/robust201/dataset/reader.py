@@ -1,6 +1,6 @@
 """`Dataset`, the reader of exported and published datasets.
 
-Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
+Scripts for the helper class that Jung et al. published with their dataset (github.com/steffen-jung/robustness-dataset,
 robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
 addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, reads
 measures and results of other spaces, and returns results as a pandas DataFrame.
@@ -70,11 +70,11 @@ class Dataset(MergedFolders):
         path: the folder, or the first of several folders.
         folders: the folders.
         meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``, if architectures are cells) and
-            ``epsilons`` (attack → list, in units of 1/255 for the paper's attacks).
+            ``epsilons`` (attack → list of strengths).
         sweep: content of sweep.json; None for a folder without this file, such as the published dataset, and for
             several folders, each of which has its own.
         missing: content of missing.json, which lists the missing strengths of a partial export as
-            {dataset: {key: {id: strengths}}}.
+            {dataset: {key: {id: strengths}}}; empty for several folders.
         non_isomorph_ids: ids, as strings, of the architectures that represent their isomorphism class.
         space_name: name of the search space.
         cost_space: the search space that computes the costs of the networks; None if they are not cells.

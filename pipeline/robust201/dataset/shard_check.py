@@ -23,9 +23,9 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: ``damaged`` (moved aside), ``duplicate`` (two files of a part have different values), ``pixels`` (files of
-            a key and severity were computed from different corrupted images), ``record`` (a record that file names
-            refer to is missing or damaged; the next run writes it again), ``unstable`` (a network whose outputs depend
-            on chance or on earlier passes) or ``missing``.
+            a key and severity were computed from different corrupted images), ``record`` (a record to which
+            results refer is missing or damaged; the next run writes it again), ``unstable`` (a network whose outputs
+            depend on chance, earlier passes or other images) or ``missing``.
         subject: a file, packs, the label of a network, or datasets with keys.
     """
 
@@ -34,8 +34,8 @@ class Finding(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        is_complete = self.kind in {"damaged", "missing"}
-        return self.message if is_complete else f"{self.kind}: {self.subject}: {self.message}"
+        names_subject = self.kind in {"damaged", "missing"}
+        return self.message if names_subject else f"{self.kind}: {self.subject}: {self.message}"
 
 
 OnFile = Callable[[int, int], None]

@@ -42,6 +42,7 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
     Raises:
         ConfigError: the sweep has no such key or dataset, a key is a measure, or the keys have different images.
         InputError: the path is not a results folder.
+        DatasetError: the copy of the images in the results folder is missing or damaged.
         IncompleteError: results are missing, or belong to an unstable network.
         ShardDamagedError: a file is damaged.
     """

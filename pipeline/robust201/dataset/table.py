@@ -1,6 +1,6 @@
-"""Numbers of one key on one dataset, one row per network and strength; numbers from JSON files are cached.
+"""Numbers of one key on one dataset, one row per network and strength; those of large JSON files are cached.
 
-Parsing a JSON file of accuracies is slow, so its numbers are stored as NumPy arrays in the user's cache folder. A
+Parsing a large JSON file is slow, so its numbers are stored as NumPy arrays in the user's cache folder. A
 changed JSON file is recognised by its size or modification time, and is read again.
 """
 

@@ -59,7 +59,7 @@ class _SweepRecord(BaseModel):
 
 
 class SweepFile(BaseModel):
-    """Fields read from sweep.json."""
+    """Fields of sweep.json that are checked."""
 
     strengths: dict[str, dict[str, _Strengths]]
     measurements: list[str]
@@ -78,14 +78,14 @@ _Cell = Annotated[dict[str, Any], AfterValidator(_check_cell)]
 
 
 class CellMetaFile(BaseModel):
-    """Fields read from meta.json in a space of cells."""
+    """Fields of meta.json that are checked, in a space of cells."""
 
     ids: dict[Annotated[str, Field(pattern="^[0-9]+$")], _Cell]
     epsilons: dict[str, _Strengths]
 
 
 class MetaFile(BaseModel):
-    """Fields read from meta.json in other spaces."""
+    """Fields of meta.json that are checked, in other spaces."""
 
     ids: dict[Annotated[str, Field(pattern=r"^([A-Za-z][\w.-]*|0|[1-9][0-9]*)$")], dict[str, Any]]
     epsilons: dict[str, _Strengths]

@@ -70,8 +70,8 @@ def verify_dataset(
 ) -> DatasetVerdict:
     """Check the files of an exported or published dataset; the results folder is not needed.
 
-    If the folder has a listing, each file is compared with its SHA-256. If none differs, the reader checks every value,
-    and accuracies are compared with confusion matrices.
+    If the folder has a listing, each listed file is compared with its SHA-256. If none differs, the reader checks every
+    value, and accuracies are compared with confusion matrices.
 
     Args:
         folder: the dataset's folder.
@@ -80,6 +80,7 @@ def verify_dataset(
 
     Raises:
         ResultsError: the folder has no results, or its listing is invalid or cannot be read.
+        FormatVersionError: sweep.json has a format that this version does not know.
     """
     problems: list[str] = []
     remarks: list[str] = []

@@ -19,7 +19,7 @@ from robust201.networks.spaces import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals
 
 MAX_TOP_CELLS = 20
-"""Maximum number of cells that `top_cells` returns for a score."""
+"""Maximum number of cells that `top_cells` returns for each score, among all cells and among those of one size."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -237,7 +237,7 @@ FIGURES = (
         "best-cells",
         "The best cell by each criterion",
         "The best cells, and the number of edges (of six) on which they differ. Among equally accurate cells (“one of "
-        "9”), the cell that is better by the other means is shown.",
+        "9”), the cell with the highest clean accuracy is shown; if these are equal, the means decide.",
         "Fig. 26",
         "an accuracy of architectures that are cells",
         best_cells,

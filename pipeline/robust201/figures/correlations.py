@@ -24,7 +24,7 @@ MAX_TILE = 34.0
 """Largest side of a tile; larger tiles would not be more legible."""
 
 MEASURE_TILE = (43.0, 16.0)
-"""Largest width, and height of a tile in the figure of measures."""
+"""Largest width and fixed height of a tile in the figure of measures."""
 
 _TAU_TOOLTIP = {"row": "of", "column": "and", "value": "τ|.3f"}
 

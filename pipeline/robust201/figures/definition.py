@@ -9,7 +9,7 @@ from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults
 from robust201.figures.panels import Figure
 
 MAX_NAMED_NETWORKS = 11
-"""Maximum number of networks that figures show by name; more are summarised by boxes and rank correlations."""
+"""Maximum number of networks in figures of a dataset with a curve per network; more are summarised by box plots."""
 
 MIN_SUMMARISED_NETWORKS = MAX_NAMED_NETWORKS + 1
 """Minimum number of networks for box plots and rank correlations."""

@@ -53,10 +53,10 @@ def draw_image_grid(
     images = alt.Chart(tiles).mark_image(width=0.97 * side, height=0.97 * side, align="left", baseline="top")
     captions = _text(tiles, baseline="top", dy=1)
     layers: list[Chart] = [
-        images.encode(x=_pixel("x"), y=_pixel("y"), url="url:N"),
-        captions.encode(x=_pixel("middle"), y=_pixel("below"), text="caption:N"),
-        _text(heads, baseline="top").encode(x=_pixel("x"), y=alt.value(0), text="text:N"),
-        _text(sides, baseline="middle").encode(x=alt.value(side / 2), y=_pixel("y"), text="text:N"),
+        images.encode(x=_position("x"), y=_position("y"), url="url:N"),
+        captions.encode(x=_position("middle"), y=_position("below"), text="caption:N"),
+        _text(heads, baseline="top").encode(x=_position("x"), y=alt.value(0), text="text:N"),
+        _text(sides, baseline="middle").encode(x=alt.value(side / 2), y=_position("y"), text="text:N"),
     ]
     config = alt.Config(background=PAPER, view=alt.ViewConfig(stroke=None), font=FONT)
     return alt.LayerChart(layer=layers, config=config, width=WIDTH, height=_LINE_HEIGHT + row_height * len(rows))
@@ -67,7 +67,7 @@ def _text(rows: pd.DataFrame, **position: Any) -> alt.Chart:
     return chart
 
 
-def _pixel(field: str) -> dict[str, Any]:
+def _position(field: str) -> dict[str, Any]:
     """Return the position channel of a field in points from the top left corner."""
     return {"field": field, "type": "quantitative", "scale": None, "axis": None}
 

@@ -1,4 +1,4 @@
-"""The data of the report's page. All numbers that the page's script shows are computed here."""
+"""The data of the report's page, except that of figures. The page's script only shows numbers; it computes none."""
 
 import base64
 from collections.abc import Mapping

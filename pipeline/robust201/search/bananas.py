@@ -26,9 +26,9 @@ class Bananas(Optimiser):
     """Query random cells first; then repeatedly train an ensemble, and query the best `BATCH_SIZE` candidates.
 
     Candidates are mutants of the best `N_PARENTS` cells, except cells that have already been queried. The parents, the
-    best first, are each mutated `N_CANDIDATES` times, until there are `N_CANDIDATES` candidates. Candidates are ranked
-    by independent Thompson sampling: each gets a normal sample with the mean and standard deviation of the ensemble's
-    predictions.
+    best first, are each mutated `N_CANDIDATES` times, until there are `N_CANDIDATES` candidates or more. Candidates are
+    ranked by independent Thompson sampling: each gets a normal sample with the mean and standard deviation of the
+    ensemble's predictions.
     """
 
     title = "BANANAS"
