@@ -99,11 +99,10 @@ def evaluate(
         An `Evaluation`; printing it shows accuracies and intervals. Its `table` has one row per key and strength, in
         the order of `keys` and by ascending strength. Columns: `key`, `strength` (epsilon in units of 1/255 for Linf,
         in units of the pixel range for L2 and L1; severity of a corruption; a custom attack's own strength; otherwise
-            0), `unit` (of the strength),
-        `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`
-        and `seconds` (for strengths that are attacked together, only their sum is meaningful; after an interruption,
-        `seconds` covers only the last call). Rows of measures have no accuracy; each measure adds columns, such as
-        `squared_norm`, which are NaN in other rows.
+        0), `unit` (of the strength), `accuracy`, `low` and `high` (its 95% interval), `confidence` (mean softmax of the
+        predicted class), `n_images` and `seconds` (for strengths that are attacked together, only their sum is
+        meaningful; after an interruption, `seconds` covers only the last call). Rows of measures have no accuracy; each
+        measure adds columns, such as `squared_norm`, which are NaN in other rows.
         Further attributes: `outcomes` (which images were classified correctly), `distances` (smallest perturbations
         found by attacks such as `fmn`, in the unit of `strength`) and `summary` (a text on accuracy under all attacks
         together).

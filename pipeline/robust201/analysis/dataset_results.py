@@ -74,7 +74,7 @@ class DatasetResults:
 
     @property
     def space(self) -> CellSpace | None:
-        """Cell space; None if architectures are not cells, or if each of their sets of weights is a network."""
+        """Cell space; None if architectures are not cells, or if each set of weights is a separate network."""
         return self.reader.space
 
     @property

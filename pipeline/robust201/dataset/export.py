@@ -7,8 +7,8 @@ network itself), a value is a single value; for other keys, it is a list with on
 
 The folder also contains ``meta.json`` (ids and epsilons, as published), ``sweep.json`` (protocols, image selection,
 strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep.yaml``, the files of `dataset.card` and
-`dataset.listing`, with per-image outcomes tables of the images in ``images/``, and, if evaluations are missing,
-``missing.json``.
+`dataset.listing`, tables of the images in ``images/`` if outcomes are exported, and ``missing.json`` if evaluations
+are missing.
 """
 
 import warnings

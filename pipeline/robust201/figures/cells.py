@@ -237,7 +237,7 @@ FIGURES = (
         "best-cells",
         "The best cell by each criterion",
         "The best cells, and the number of edges (of six) on which they differ. Among equally accurate cells (“one of "
-        "9”), the cell with the highest clean accuracy is shown; if these are equal, the means decide.",
+        "9”), the one with the highest clean accuracy is shown; if these are equal, the means decide.",
         "Fig. 26",
         "an accuracy of architectures that are cells",
         best_cells,
