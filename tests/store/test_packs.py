@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from robust201.core.errors import InputError, ShardDamagedError, StorageError
+from robust201.core.files import write_text
 from robust201.core.records import content_digest
+from robust201.store.events import EVENTS_FOLDER, FAILURES_FOLDER, read_failures
 from robust201.store.folder import WRITE_STEPS, ResultsFolder, SliceFormat
 from robust201.store.local import LocalFolder
 from robust201.store.names import ShardName, content_hash, names_of, shard_name
@@ -236,6 +238,15 @@ def test_merged_folder_has_the_shards_of_all_sources(folder, tmp_path):
     assert (report.n_shards, report.n_packs, merged.read_tuple(digest)) == (12, 1, (1.0, 2.0))
     assert merge([folder, other], tmp_path / "all").n_shards == 0
     check(other, CONTENTS[6:])
+
+
+def test_merging_an_older_copy_keeps_newer_failures(tmp_path):
+    older, newer = (ResultsFolder.create(tmp_path / name, SLICES) for name in ("older", "newer"))
+    for n_events, source in ((1, older), (2, newer)):
+        write_text(source.root / EVENTS_FOLDER / FAILURES_FOLDER / "1.jsonl", '{"time": 1.0, "event": "x"}\n' * n_events)
+    merge([newer], tmp_path / "all")
+    merge([older], tmp_path / "all")
+    assert len(read_failures(tmp_path / "all")) == 2
 
 
 def test_folders_with_different_slice_formats_are_not_merged(tmp_path):

@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Run the whole pipeline at small scale (one or two minutes).
 
-    The digits and the networks ship with robust201.
+    The digits ship with scikit-learn, and the networks with robust201.
     """
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.ranking import rank_networks

@@ -79,7 +79,7 @@ def load_pickle(
 
 
 _ZIP_MAGIC = b"PK\x03\x04"
-_PICKLE_PROTOCOLS = range(2, 6)
+_PICKLE_PROTOCOLS = (b"\x02", b"\x03", b"\x04", b"\x05")
 TORCH_MAGIC_BYTES = 8
 """Number of leading bytes by which `is_torch_file` recognises a file."""
 
@@ -90,7 +90,7 @@ def is_torch_file(head: bytes) -> bool:
     Such a file is a zip archive or, before PyTorch 1.6, a pickle. A safetensors file begins with an eight-byte length.
     The first four bytes of the length may look like either format, but the other four are 0.
     """
-    is_pickle = head[:1] == pickle.PROTO and head[1] in _PICKLE_PROTOCOLS
+    is_pickle = head[:1] == pickle.PROTO and head[1:2] in _PICKLE_PROTOCOLS
     return any(head[4:TORCH_MAGIC_BYTES]) and (is_pickle or head.startswith(_ZIP_MAGIC))
 
 

@@ -174,7 +174,7 @@ def _warning(text: str, messages: Sequence[str]) -> str:
 
 def _attack_flags_warning(results: DatasetResults) -> str:
     """Return a list of signs of weak attacks; empty if none, or if the number of images or classes is unknown."""
-    n_classes = results.reader.count_classes(results.name)
+    n_classes = results.n_classes
     n_images = np.fmin.reduce(results.image_counts.to_numpy(np.float64), axis=None)
     if np.isnan(n_images) or n_classes is None:
         return ""

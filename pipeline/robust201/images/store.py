@@ -103,7 +103,8 @@ class ArrayFolder:
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove complete arrays."""
-        records = {name: record for name, record in self._records().items() if name not in {*names}}
+        names = set(names)
+        records = {name: record for name, record in self._records().items() if name not in names}
         self._write_manifest(records)
         for name in names:
             self.path(name).unlink(missing_ok=True)

@@ -33,19 +33,6 @@ TABLE1_COLUMNS = {
 """Column headings of table 1 by objective. The columns are accuracies of the selected cells on clean images, under
 attacks at epsilon 1/255, and on average over the corruptions."""
 
-_COLUMNS = [
-    "objective",
-    "dataset",
-    "method",
-    "column",
-    "mean",
-    "low",
-    "high",
-    "deviation",
-    "optimum",
-    "optimum_fraction",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class RepeatedSearches:

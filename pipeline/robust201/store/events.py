@@ -132,6 +132,8 @@ def read_failures(results: Path) -> list[Event]:
 
 
 def copy_failures(source: Path, target: Path) -> None:
-    """Copy the failures in a results folder to another; names are unique and files only grow, so nothing is lost."""
+    """Copy the failures in a results folder to another. Files only grow, so of two with one name the longer is kept."""
     for path in (source / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"):
-        write_text(target / EVENTS_FOLDER / FAILURES_FOLDER / path.name, path.read_text(encoding="utf-8"))
+        copy = target / EVENTS_FOLDER / FAILURES_FOLDER / path.name
+        if not copy.exists() or copy.stat().st_size < path.stat().st_size:
+            write_text(copy, path.read_text(encoding="utf-8"))

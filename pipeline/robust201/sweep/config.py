@@ -268,7 +268,7 @@ class DatasetSection(StrictModel):
 
 
 class ImagesSection(StrictModel):
-    """A class-stratified subset of each test split; all images if `count` is None."""
+    """A class-stratified subset of each split that is read; all images if `count` is None."""
 
     count: PositiveInt | None = None
     """Number of images, spread evenly over the classes; by default all."""
