@@ -1,4 +1,4 @@
-# Each target is one check or build; .ci/run, the CI script, runs `check`, `docs` and the tests without fault injection.
+# Each target is one check or build. .ci/run, the CI script, runs `check`, `docs`, and the default and cluster tests.
 PYTHON ?= .venv/bin/python
 
 .PHONY: check docs format test test-all
@@ -7,7 +7,7 @@ check:  ## check lint, format and types without changing files
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-docs:  ## write the reference again, and build the documentation in site/ (needs `pip install -e '.[docs]'`)
+docs:  ## regenerate the reference, and build the documentation in site/ (needs `pip install -e '.[docs]'`)
 	$(PYTHON) -m docs._site.generated
 	$(PYTHON) -m sphinx -W --keep-going -q -E docs site
 

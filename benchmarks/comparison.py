@@ -342,7 +342,7 @@ def compare(
         machine: threads and device.
         folder: an empty folder for sweeps, results and logs.
         rounds: number of runs of each contender.
-        report: function that receives a line about each timed run.
+        report: function that receives a line about each timed run with attacks.
 
     Raises:
         EvaluationError: a process failed.

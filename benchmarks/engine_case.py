@@ -61,7 +61,7 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
 
 @dataclass
 class Case:
-    """A network in compiled and in published form, with images that are labelled with its predictions.
+    """A random network in compiled and in published form, with images that are labelled with its predictions.
 
     Attributes:
         index: index of the architecture.
@@ -71,7 +71,7 @@ class Case:
         cells: cells per stage.
         precision: arithmetic of the network.
         labels: the compiled network's predictions (N,).
-        published: the published network, in channels_last.
+        published: the same network in published form, in channels_last.
         model: network that is attacked; by default the compiled network.
     """
 

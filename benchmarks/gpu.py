@@ -48,7 +48,7 @@ from robust201.networks.zoo.zoo_space import NETWORKS
 from robust201.tasks import TASKS
 
 GPU_TESTS = ("tests/run/test_gpu.py", "tests/api/test_api.py")
-"""Files with tests that need a GPU, except for fault injection."""
+"""Files with tests that need a GPU."""
 
 Rows = Iterator[dict[str, Any]]
 
@@ -117,7 +117,7 @@ def measure_cost(size: Size, task: Callable[[], object]) -> dict[str, float | No
 
 
 def measure_attacks(size: Size) -> Rows:
-    """Run attacks that use cumulative sums, and other strong attacks, with deterministic algorithms only."""
+    """Run strong attacks, some of which use cumulative sums, with deterministic algorithms only."""
     keys = ("aa_fab-t", "aa_apgd-ce_l1", "aa_apgd-t", "fmn_l2", "pgd_l2")
     for index in size.networks:
         case = make_case(index, size._replace(images=min(size.images, 512)))
@@ -128,7 +128,7 @@ def measure_attacks(size: Size) -> Rows:
 
 
 def measure_precision(size: Size) -> Rows:
-    """Measure the relative errors of a convolution and a matrix product if the user has requested TF32 for all."""
+    """Measure relative errors of a convolution and a matrix product in a process that first enables TF32 globally."""
     generator = torch.Generator().manual_seed(0)
     images, weight, left, right = (
         torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -180,7 +180,7 @@ def passes_of(model: Model, images: torch.Tensor, labels: torch.Tensor) -> dict[
 
 
 def images_per_second(size: Size, compute: Callable[[], object]) -> float:
-    """Return the median speed of five calls after two calls that choose kernels and record graphs."""
+    """Return the median speed of five calls, after two warm-up calls that choose kernels and record graphs."""
     clock = make_clock(size.device)
     for _ in range(2):
         compute()
@@ -188,7 +188,7 @@ def images_per_second(size: Size, compute: Callable[[], object]) -> float:
 
 
 def measure_passes(size: Size) -> Rows:
-    """Measure passes with autograd and with the compiled network, whose bits must be equal with and without graphs."""
+    """Measure passes with autograd and the compiled network, whose outputs must have equal bits with CUDA graphs."""
     for index in size.networks:
         case = make_case(index, size)
         models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.published}

@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 
-os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which fails without git otherwise.
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Otherwise, importing Foolbox fails if git is not installed.
 
 import foolbox
 import numpy as np

@@ -21,7 +21,7 @@ from robust201.statistics.intervals import accuracy_intervals
 
 CHEAP_KEYS = ("clean", "fgsm")
 SIZES = {"pgd": (424, 1174, 2674), "aa_apgd-ce": (267, 738, 1680), "aa_square": (106, 293, 668)}
-"""Images, out of 10,000, for 2.5%, 5% and 10% of the paper's cost, including cheap keys and a pilot of 20 networks."""
+"""Sample sizes, out of 10,000 images, for 2.5%, 5% and 10% of the paper's cost, including cheap keys and 20 pilots."""
 
 EXTREME_MARGIN = 0.02
 """Coverage omits accuracies closer than this to 0 or 1; strengths with mostly such accuracies are left out."""

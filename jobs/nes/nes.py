@@ -34,7 +34,7 @@ def perturb(
         strength: radius in units of 1/255.
         samples: queries per estimate; even, since they come in pairs.
         steps: number of steps.
-        sigma: standard deviation of the points at which the loss is evaluated.
+        sigma: standard deviation of the pixel offsets at which the loss is evaluated.
         step: length of a step, as a fraction of the radius.
     """
     radius = strength / 255
@@ -63,5 +63,5 @@ def estimate_gradient(model: Model, images: Tensor, labels: Tensor, samples: int
 
 
 def loss(model: Model, images: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each image, in float64: nearly certain predictions differ in the last digits only."""
+    """Return each image's cross-entropy, in float64, because losses of nearly certain predictions hardly differ."""
     return cross_entropy(model(images).double(), labels, reduction="none")

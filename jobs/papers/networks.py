@@ -53,7 +53,7 @@ def read_trained(exports: Sequence[Path]) -> list[RunWeights]:
 
 
 def read_accuracies(networks: Sequence[RunWeights], dataset: str, key: str) -> pd.DataFrame:
-    """Return one row per network and strength: architecture, strength, accuracy, recipe, epochs, steps and seed."""
+    """Return one row per accuracy: architecture, strength, accuracy, recipe, epochs, steps and seed."""
     frames = []
     for network in networks:
         if dataset not in network.reader.data or key not in network.reader.keys_all:

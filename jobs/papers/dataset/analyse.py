@@ -64,7 +64,7 @@ REPLICATES = 2000
 
 
 def test_claims(results: Results) -> list[Claim]:
-    """Test every claim of the paper."""
+    """Return the paper's claims that results of cells can test, with verdicts."""
     return [
         claim_cell_counts(results),
         claim_order_of_attacks(results),

@@ -15,7 +15,7 @@ MAX_CELLS = 300
 """Estimates with bootstrap intervals are computed on at most this number of cells, drawn at random (seed 0)."""
 
 MIN_DISTINCT = 10
-"""Minimum number of distinct accuracies among the cells; accuracies with fewer are not used in rank correlations."""
+"""Minimum number of distinct accuracies among the cells; columns with fewer are not used in rank correlations."""
 
 MIN_CELLS = 8
 

@@ -346,8 +346,9 @@ def published_part(frame: pd.DataFrame) -> str:
     borderline = frame[frame["p"].between(0.01, 0.09)].sort_values("p", kind="stable")
     return (
         f"Of {len(certain)} printed decisions whose epochs are certain, {int(certain['agrees'].sum())} follow from the "
-        f"printed means and standard deviations. {len(kept)} of the {len(marked)} printed marks with numbers remain "
-        f"significant after Holm's correction for all {len(frame)} comparisons. This decision cannot be reproduced:\n\n"
+        f"printed means and standard deviations. {len(kept)} of the {len(marked)} printed marks for which both numbers "
+        f"are printed remain significant after Holm's correction for all {len(frame)} comparisons. "
+        "This decision cannot be reproduced:\n\n"
         f"{comparisons_table(certain[~certain['agrees']])}\n"
         "Borderline cases, with p between 0.01 and 0.09 (rounding of the printed numbers might change a decision):\n\n"
         f"{comparisons_table(borderline)}"

@@ -40,8 +40,8 @@ class PsychometricCurve(NamedTuple):
     """Logistic accuracy curve lower + (upper - lower) / (1 + exp((strength - midpoint) / scale)).
 
     Attributes:
-        upper: accuracy far below the midpoint.
-        lower: accuracy far above the midpoint.
+        upper: accuracy at strengths far below the midpoint.
+        lower: accuracy at strengths far above the midpoint.
         midpoint: strength at which the accuracy is half-way between `upper` and `lower`.
         scale: width of the decrease in units of strength; above 0.
         error: root mean square of the residuals of the fit.
@@ -61,8 +61,7 @@ class PsychometricCurve(NamedTuple):
     def robustness(self, low: float, high: float) -> float:
         """Return R over the interval of strengths from `low` to `high`, in closed form.
 
-        R is defined in `robust201.statistics.robustness`, but here the curve is integrated, not the
-        measured accuracies.
+        R is as in `robust201.statistics.robustness`, but of the fitted curve instead of the measured accuracies.
         """
         width = high - low
         start, end = ((strength - self.midpoint) / self.scale for strength in (low, high))

@@ -21,7 +21,7 @@ from robust201.images import load_images
 ENERGY = 0.99
 
 PIXEL_LABELS = {False: "raw pixels", True: "channel means subtracted"}
-"""Labels in tables and figures, by whether channel means are subtracted."""
+"""Labels in the table, by whether channel means are subtracted."""
 
 
 def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.uint8]]:

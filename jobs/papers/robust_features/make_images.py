@@ -3,7 +3,7 @@
     python -m jobs.papers.robust_features.make_images robust DATA OUT       # D_R, with the shipped robust network
     python -m jobs.papers.robust_features.make_images non-robust DATA OUT   # D_NR, with train-natural.yaml's network
     python -m jobs.papers.robust_features.make_images published SOURCE OUT  # D_R of Ilyas et al.
-    python -m jobs.papers.robust_features.make_images judge DATA OUT        # do the labels of D_R fit another network?
+    python -m jobs.papers.robust_features.make_images judge DATA OUT        # test D_R's labels with another network
 
 DATA is a folder with CIFAR-10, SOURCE a folder with the files CIFAR_ims and CIFAR_lab. An interrupted call resumes.
 `judge` needs the weights that the controls prepare (jobs/papers/controls).
@@ -61,10 +61,9 @@ def import_published(source: Path, out: Path) -> None:
 
 
 def judge_labels(folder: Path, images: ImageSet, judge: Classifier) -> tuple[float, float]:
-    """Return the fractions of images that an independent network classifies as their and their start image's label.
+    """Return the fractions of images that an independent network assigns to their label, and to their start's label.
 
-    Images whose two labels are equal are excluded. If the first fraction is below one half, the images count as having
-    no robust features; this threshold is our choice.
+    Images whose two labels are equal are excluded.
     """
     arrays = ArrayFolder(folder / "train")
     generated, labels, start_rows = (arrays.read(name) for name in ("images", "labels", "start_rows"))

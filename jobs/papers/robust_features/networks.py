@@ -40,10 +40,10 @@ def standardise(images: torch.Tensor) -> torch.Tensor:
 
 
 class _Unit(nn.Module):
-    """Residual unit: two 3x3 convolutions, each after BatchNorm and ReLU.
+    """Residual unit: two 3x3 convolutions, each after BatchNorm and leaky ReLU.
 
     Args:
-        activates_shortcut: whether the shortcut starts after the first BatchNorm and ReLU.
+        activates_shortcut: whether the shortcut starts after the first BatchNorm and leaky ReLU.
     """
 
     def __init__(self, c_in: int, c_out: int, stride: int, *, activates_shortcut: bool) -> None:
@@ -195,7 +195,7 @@ class _GroupBlock(nn.Module):
 
 
 class GroupResNet(nn.Module):
-    """A residual network of four stages whose features are equivariant, but whose logits are not invariant.
+    """A residual network of four stages with equivariant features (see `P4mConvolution`), but without invariant logits.
 
     As in the report's code, there is no pooling over orientations, and the widths are 23, 45, 91 and 181 or, with
     another width, scaled in proportion and rounded up.

@@ -16,7 +16,7 @@ class SearchCells:
 
     Attributes:
         space: the space.
-        isomorphs: (n,) index of the evaluated representative of each cell.
+        isomorphs: (n,) index of the cell that represents each cell's isomorphism class.
         members: indices of the cells that a search may query, ascending.
     """
 
@@ -32,7 +32,7 @@ class SearchCells:
         self.isomorphs: NDArray[np.int32] = np.array(space.isomorphs(), dtype=np.int32)
         self._is_member = is_evaluated[self.isomorphs]
         self.members = np.flatnonzero(self._is_member)
-        # A cell's operations are the digits of its number.
+        # A cell's number has the codes of its operations as digits; the index of a cell differs from its number.
         codes = {name: code for code, name in enumerate(space.operations)}
         self._operations = np.array([[codes[name] for name in space.parse(spec)] for spec in space.specs()], np.int8)
         self._place_values = len(codes) ** np.arange(self._operations.shape[1])

@@ -23,8 +23,8 @@ _FLUSH_STEPS = 100
 """Interval, in steps, at which negligible moments are set to zero."""
 
 _MIN_MOMENT = np.float32(1e-30)
-"""First moments below this value do not affect the parameters. They are set to zero, because moments of inactive units
-decay towards zero, and computing with subnormal numbers is several times slower."""
+"""First moments of smaller magnitude do not affect the parameters. They are set to zero, because moments of inactive
+units decay towards zero, and computing with subnormal numbers is several times slower."""
 
 _Array = NDArray[np.float32]
 

@@ -21,8 +21,8 @@ def mutation_probability(n_edges: int) -> float:
 class RegularizedEvolution(Optimiser):
     """Mutate the best of `TOURNAMENT_SIZE` cells sampled with replacement from the population.
 
-    As in naszilla, the oldest cell is removed as soon as the population has `POPULATION_SIZE` cells. A mutation may
-    give a cell that was already evaluated, which still counts as a query.
+    As in naszilla, the oldest cell is removed as soon as the population has `POPULATION_SIZE` cells. A mutant
+    that was already evaluated still counts as a query.
     """
 
     title = "Regularised evolution"

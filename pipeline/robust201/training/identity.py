@@ -27,8 +27,8 @@ def hash_training(
     """Return the SHA-256 (64 hex digits) of everything that determines the weights of a training run.
 
     `data` is the identity of the training data (`training.data.TrainingData.identity`), `recipe` is the identity of the
-    recipe (`training.recipes.Recipe.identity`), and `start` is the hash of the initial weights. The type of the device
-    is included, but not its model; so are the number of threads on a CPU, and the precision on a GPU.
+    recipe (`training.recipes.Recipe.identity`), and `start` is the hash of the initial weights. The hash
+    includes the device's type (not its model), and the number of threads on a CPU or the precision on a GPU.
     """
     payload = {
         "version": TRAINING_VERSION,

@@ -48,7 +48,7 @@ class Snapshot:
         step: number of steps so far; 0 for the initial weights.
         n_batches: steps per epoch.
         state_dict: CPU tensors by name.
-        history: one record per epoch. If the snapshot is within an epoch, the last record covers its completed part.
+        history: one record per epoch. Within an epoch, the last record covers the completed part of this epoch.
     """
 
     step: int
@@ -98,7 +98,7 @@ def train(
         ConfigError: this machine lacks the device or precision, or `Recipe.snapshot_steps` rejects the recipe.
         DatasetError: there are too few robust images for a mixture.
         EvaluationError: the loss or weights are not finite, or the network rejects a batch of one image.
-        NetworkError: the untrained network's logits are invalid, it has nothing to train, or it is not built anew.
+        NetworkError: the untrained network's logits are invalid, nothing is trainable, or two builds are one module.
         StorageError: a state cannot be read or written, or belongs to another training run.
     """
     _check_device(device, precision)

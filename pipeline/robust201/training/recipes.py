@@ -90,7 +90,7 @@ class CosineSchedule(StrictModel):
 
 
 class StepSchedule(_OneFieldSection):
-    """At each point, the learning rate is multiplied by `factor`, from the first step at or after the point on."""
+    """At each point, or at the first step after it, the learning rate is multiplied by `factor`."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_increasing)] | None = None
     """Points at which the learning rate changes, in epochs, such as 62.5."""

@@ -68,7 +68,7 @@ class FeatureSettings:
 
     @classmethod
     def of(cls, method: Method, **changes: Any) -> "FeatureSettings":
-        """Return settings, with the method's defaults (docs/protocol/training.md) except for the changed ones."""
+        """Return the method's default settings (docs/protocol/training.md), with `changes` to some of the fields."""
         defaults = {} if method == "representation" else {"steps": 100, "epsilon": 0.5}
         return cls(method, **defaults | changes)
 
