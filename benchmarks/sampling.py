@@ -93,6 +93,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20, help="number of times that each image counts")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.draws < arguments.samples:
+        parser.error("--draws must be at least --samples")
     data = Dataset(*arguments.folders)
     cheap = read_outcomes(data, arguments.dataset, CHEAP_KEYS)
     print("| budget | key | images | coverage, by strength | half-width | random | largest bias |\n" + "|---" * 7 + "|")

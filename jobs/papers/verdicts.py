@@ -79,10 +79,10 @@ def units_to_decide(estimate: Estimate) -> float:
 
 def describe_units(estimates: Iterable[Estimate], unit: str, available: float = math.inf) -> str:
     """Return how many units would decide a claim about these estimates: the number that the least certain one needs."""
-    n = max(units_to_decide(estimate) for estimate in estimates if estimate.low <= 0 <= estimate.high)
+    n = max(units_to_decide(estimate) for estimate in estimates if not (estimate.low > 0 or estimate.high < 0))
     if n > available:
         return f"not even all {available:,.0f} {unit}, if the estimates stay the same"
-    return f"about {n:,.0f} {unit}"
+    return f"about {n:,.0f} {unit}" if n < math.inf else f"more {unit}"
 
 
 def mean_estimate(values: ArrayLike, parts: int = 1) -> Estimate:

@@ -46,6 +46,7 @@ def test_mean_interval_is_students_t_interval_and_nan_for_one_value():
     assert mean_estimate(values, parts=3).low == pytest.approx(joint.low)
     assert math.isnan(mean_estimate([0.5]).low)
     assert units_to_decide(mean_estimate([0.5])) == math.inf
+    assert describe_units([mean_estimate([0.5])], "seeds") == "more seeds"
 
 
 def test_welch_interval_matches_scipy():

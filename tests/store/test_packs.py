@@ -243,7 +243,8 @@ def test_merged_folder_has_the_shards_of_all_sources(folder, tmp_path):
 def test_merging_an_older_copy_keeps_newer_failures(tmp_path):
     older, newer = (ResultsFolder.create(tmp_path / name, SLICES) for name in ("older", "newer"))
     for n_events, source in ((1, older), (2, newer)):
-        write_text(source.root / EVENTS_FOLDER / FAILURES_FOLDER / "1.jsonl", '{"time": 1.0, "event": "x"}\n' * n_events)
+        path = source.root / EVENTS_FOLDER / FAILURES_FOLDER / "1.jsonl"
+        write_text(path, '{"time": 1.0, "event": "failed"}\n' * n_events)
     merge([newer], tmp_path / "all")
     merge([older], tmp_path / "all")
     assert len(read_failures(tmp_path / "all")) == 2
