@@ -212,7 +212,7 @@ def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomN
 def zoom_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Average images with enlargements of their centres, like a camera that moves towards its object."""
     factors = np.arange(1, *ZOOM_RANGES.at(severity, images.shape[1]))
-    # Put the image axes first, so that gathering rows and columns copies long runs of memory.
+    # Put the axes of rows and columns first, so that gathering rows and columns copies long runs of memory.
     original = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3)
     layers = np.ascontiguousarray(original.astype(np.float64))
     total = np.zeros_like(original)

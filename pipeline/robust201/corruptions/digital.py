@@ -65,8 +65,8 @@ def elastic_transform(images: Images, severity: int, random_numbers: CorruptionR
     pixels = (images / 255.0).astype(np.float32)
     rows, columns = _affine_sources(size, uniforms[:, :6].reshape(-1, 3, 2) * shift * scale)
     sheared = sample_bilinear(pixels, rows, columns, "whole_sample")
-    # Generate the noise at the published size and resample it, since smoothing at another size would change its
-    # amplitude relative to its standard deviation.
+    # Smooth the noise at the published size, then resample it: a kernel scaled to another size would average another
+    # number of values, and so change the noise's amplitude.
     fields = smooth(uniforms[:, 6:].reshape(-1, *shape), smoothing, (2, 3), mode="reflect", truncate=3)
     column_shifts, row_shifts = (resample_layers(fields[:, axis], size) * strength * scale for axis in (0, 1))
     grid = np.arange(size, dtype=np.float64)

@@ -35,9 +35,9 @@ def generate_corruptions(
     frost: FrostTextures,
     progress: ImageProgress | None = None,
 ) -> None:
-    """Write corrupted images in the published layout, skipping finished files (`robust201 corrupt`).
+    """Write corrupted images in the published layout for `robust201 corrupt`, skipping finished files.
 
-    A killed run can be resumed (see `images.store`). Each file has the images of severity 1 to 5, in the given order.
+    A killed run can be resumed (see `images.store`). A file has all images at severity 1, then all at severity 2, etc.
     `progress` is called after each block of images.
 
     Raises:

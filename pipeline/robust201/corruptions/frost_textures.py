@@ -17,7 +17,7 @@ from robust201.images.downloads.registry import Checksum, find_download
 
 FROST_FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
 """Photographs in the wheel of imagecorruptions 1.1.2, which are the same as in hendrycks/robustness. The wheel has a
-sixth photograph, which the published script never uses, since its index is `randint(5)`."""
+sixth photograph, which the published script never uses, since it draws the index with `randint(5)`."""
 
 SYNTHETIC_TONES = (
     ((78, 149, 166), 18),
@@ -40,7 +40,7 @@ class FrostTextures:
     """Textures for the corruption `frost`.
 
     Attributes:
-        name: ``"imagecorruptions"`` or ``"synthetic"``.
+        name: ``"imagecorruptions"``, ``"synthetic"`` or (without textures) ``"none"``.
         images: textures, each (h, w, 3) uint8 in RGB order.
         sha256: 64 hex digits, over shapes and pixels.
     """

@@ -48,7 +48,7 @@ LARGE_IMAGES_VERSION = 3
 def corruption_recipes(
     keys: Iterable[str], image_size: int, *, seed: int, frost: FrostTextures
 ) -> dict[str, dict[str, Any]]:
-    """Return, by corruption, the protocol's fields that determine its pixels together with the clean images."""
+    """Return, by corruption, the protocol's fields that (with the clean images) determine its pixels."""
     min_version = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
     return {
         key: {"generator_version": max(min_version, TASKS[key].images_version), "seed": seed}

@@ -200,7 +200,7 @@ def _to_hsv(pixels: Floats) -> tuple[Floats, Floats, Floats]:
     value = pixels.max(axis=-1)
     chroma = value - pixels.min(axis=-1)
     nonzero_chroma = np.where(chroma == 0, 1, chroma)
-    # If channels are equal, the last one determines the sector, as in scikit-image.
+    # If several channels have the largest value, the last of them determines the sector, as in scikit-image.
     sector = np.where(red == value, (green - blue) / nonzero_chroma, 0.0)
     sector = np.where(green == value, 2 + (blue - red) / nonzero_chroma, sector)
     sector = np.where(blue == value, 4 + (red - green) / nonzero_chroma, sector)

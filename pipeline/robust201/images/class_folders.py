@@ -73,8 +73,8 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     `verify` checks the number of images.
 
     Raises:
-        DatasetError: a class folder has no images or has images of another format, the number of class folders is not
-            the dataset's number of classes, or `labels.json` does not number every class.
+        DatasetError: a class folder has no images or has images of another format, the number of images or class
+            folders is wrong, a label is out of range, or `labels.json` does not number every class.
     """
     class_names = _class_names(path)
     labels_by_name = _read_labels(path, class_names)

@@ -4,7 +4,7 @@ The layout is that of CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019
 with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
 classes) uint16, repeats the test labels five times. A folder that `robust201 corrupt` writes is a store
 (`images.store`) with one more array, `indices` (rows of the clean images in the test split, (N,) int64), so it cannot
-be opened as a published folder by mistake. Sweeps make their own images (`run.images`).
+be opened as a published folder by mistake. Sweeps do not read it; they generate images themselves (`run.images`).
 """
 
 import hashlib
@@ -65,8 +65,7 @@ class CorruptedStore:
     def digest(self, key: str, severities: Sequence[int] = range(1, N_SEVERITIES + 1)) -> str:
         """Return the hash of the selected images of a corruption, by default at all five severities.
 
-        The hash is the SHA-256 of the shape, the selected rows of the test split and the pixels. It is computed once
-        per process.
+        The hash is the SHA-256 of the shape, the selected rows of the test split and the pixels. This object caches it.
 
         Raises:
             DatasetError: the file is missing or has the wrong shape.
@@ -125,6 +124,7 @@ def open_published(
     `verify` also checks their published MD5.
 
     Raises:
+        ConfigError: the dataset is not in `DATASETS`.
         DatasetError: the dataset has no published corruptions, the folder contains generated images, or a file is
             missing or has the wrong shape, labels or MD5.
     """

@@ -58,8 +58,8 @@ class ImageDecoder:
         """Decode an image to (C, H, H) uint8.
 
         Raises:
-            DatasetError: the image is neither a JPEG nor a PNG of at most 8 bits, has the wrong size, or is coloured
-                but the dataset is grey.
+            DatasetError: the image is not a JPEG or a PNG of at most 8 bits per channel, cannot be decoded, has the
+                wrong size, or is coloured but the dataset is grey.
         """
         from PIL import Image, UnidentifiedImageError
 
@@ -77,7 +77,7 @@ class ImageDecoder:
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             # Pillow's message for unknown bytes names only the object in memory.
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-            got = f"{len(encoded):,} bytes in another format{reason}" if encoded else "an empty file"
+            got = f"{len(encoded):,} bytes that cannot be decoded{reason}" if encoded else "an empty file"
             raise DatasetError(
                 f"Decoding an image failed for {image_name}: expected a JPEG or PNG, got {got}. Replace or remove it."
             ) from error

@@ -30,7 +30,7 @@ def check_same_size(first: ImageSet, second: ImageSet) -> None:
     """Check that two sets of images can be blended.
 
     Raises:
-        DatasetError: their images differ in size.
+        DatasetError: their images differ in channels, height or width.
     """
     if first.images.shape[1:] != second.images.shape[1:]:
         raise DatasetError(

@@ -30,11 +30,11 @@ def find_parquet(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load images from a Parquet file in row order, and decode them.
 
-    Custom Parquet files have no published checksum, so `verify` has no effect. Every image and label is checked.
+    Parquet files have no published checksum, so `verify` has no effect. Every image and label is checked.
 
     Raises:
-        DatasetError: the file is not Parquet, a column is missing or has the wrong type, an image cannot be decoded or
-            has the wrong size, or a label is out of range; the message contains the first such row.
+        DatasetError: the file is not Parquet or has no rows, a column is missing or has the wrong type or missing
+            values, an image cannot be decoded or has the wrong size, or a label is out of range.
     """
     images, labels = _read_columns(path)
     check_labels(path, labels, spec.n_classes or MAX_CLASSES)
@@ -45,7 +45,7 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
 
 
 def _read_columns(path: Path) -> tuple[Any, NDArray[np.int64]]:
-    """Return the column of encoded images and the labels of a file without missing values."""
+    """Return the columns of encoded images and of labels, after checking that no value is missing."""
     import pyarrow as pa
     from pyarrow import compute as pc
     from pyarrow import parquet

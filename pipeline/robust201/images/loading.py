@@ -80,14 +80,14 @@ def load_images(
     which may have any size. `count` selects a class-stratified subset (see `select`); of class folders, only this
     subset is decoded.
 
-    `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
+    `form` is one of the dataset's forms; None tries all of them. `path` is a file, the folder of the images or its
     parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and counts.
 
     Returns:
         Images (N, C, H, W) uint8, C-contiguous; `indices` are their positions in the full split.
 
     Raises:
-        ConfigError: there is no such dataset or form, `resize` is invalid, or a dataset in `DATASETS` is to be resized.
+        ConfigError: the dataset or its form does not exist, or `image_size` or `resize` is invalid or not allowed.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
     """
     path = None if path is None else Path(path)

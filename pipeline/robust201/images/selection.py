@@ -36,7 +36,7 @@ def select_rows(labels: NDArray[np.int64], n_classes: int, *, count: int, seed: 
     """Return the ascending rows of the class-stratified subset of images with these labels (see `select`)."""
     check_selection(count, len(labels), name)
     class_order = _permute(seed, n_classes, "image selection", "classes")
-    # Images are ranked by their position within their class, then by class, so the first `count` ranks are stratified.
+    # Ranks order images by position in their shuffled class, then by class, so the first `count` ranks are stratified.
     ranks = np.empty(len(labels), np.int64)
     for class_position, label in enumerate(class_order):
         members = np.flatnonzero(labels == label)
@@ -72,7 +72,7 @@ def select_listed(images: ImageSet, path: Path) -> ImageSet:
         path: a .npy file of integers, or a JSON file: a list of integers, or an object with such a list as `images`.
 
     Raises:
-        DatasetError: the file cannot be read, or its positions are not distinct integers in the range of the split.
+        DatasetError: the file cannot be read, is empty, or its positions are not distinct integers within the split.
     """
     return _take_rows(images, _read_positions(path, len(images)))
 

@@ -57,7 +57,7 @@ class DatasetSpec:
         n_classes: number of classes; if `UNKNOWN_COUNT`, it is taken from the files.
         image_size: height and width in pixels; if `UNKNOWN_COUNT`, they are taken from the first image.
         channels: 3 (RGB), or 1 (grey).
-        resize: rule that is applied to every image; None rejects images of other sizes.
+        resize: rule for images in Parquet files and class folders; None rejects images of other sizes.
         n_train: number of images in the full training split.
         n_test: number of images in the full test split.
         class_names: one name per class, in label order.

@@ -1,7 +1,7 @@
-"""The store of images that robust201 makes: a folder of `.npy` arrays, and `made.json` with the recipe of each array.
+"""The store of generated images: a folder of `.npy` arrays, and `made.json` with the recipe of each array.
 
 `made.json` is ``{"arrays": {<name>: {"sha256": …, "recipe": …, "info": …}}}``, where `sha256` is the hash of
-`<name>.npy`. A recipe contains everything that determines the array; `info` has other properties of it. Both are JSON.
+`<name>.npy`. A recipe contains the settings that determine the array; `info` has other facts. Both are JSON objects.
 An array is complete once `made.json` lists it, so an interrupted computation resumes with the missing arrays.
 """
 
@@ -74,7 +74,7 @@ class ArrayFolder:
         for field in sorted({*record.recipe, *requested}):
             if record.recipe.get(field) != requested.get(field):
                 raise DatasetError(
-                    f"Making images failed for {self.path(name)}: expected images with `{field}` "
+                    f"Generating images failed for {self.path(name)}: expected images with `{field}` "
                     f"{requested.get(field)!r}, got images with {record.recipe.get(field)!r}. "
                     "Choose another folder, or delete this folder."
                 )
@@ -124,7 +124,7 @@ class ArrayFolder:
             expected = f"a file that {MANIFEST} lists" if record is None else f"sha256 {record.sha256}"
             raise DatasetError(
                 f"Reading images failed for {self.path(name)}: expected {expected}, got {got}. The file is damaged or "
-                f"incomplete. Delete {self.folder}, and make the images again."
+                f"incomplete. Delete {self.folder}, and generate the images again."
             )
         return read_npy(self.path(name), mapped=True)
 
@@ -137,7 +137,7 @@ class ArrayFolder:
         except (OSError, ValueError) as error:
             raise DatasetError(
                 f"Reading images failed for {path}: expected a list of arrays, got a damaged or unrelated file "
-                f"({one_line(error, 100)}). Delete {self.folder}, and make the images again."
+                f"({one_line(error, 100)}). Delete {self.folder}, and generate the images again."
             ) from error
 
     def _write_manifest(self, records: Mapping[str, _Record]) -> None:
@@ -185,7 +185,7 @@ def write_made_split(
     info: Mapping[str, Any] | None = None,
     **arrays: NDArray[Any],
 ) -> str:
-    """Write a split as the arrays `images`, `labels` and `arrays`, which sweeps read like custom images.
+    """Write a split as the arrays `images` and `labels`, plus further `arrays`; sweeps read it like custom images.
 
     Equal arguments give equal bytes. Returns the hash with which sweeps identify the images (see
     `core.records.image_hash`).

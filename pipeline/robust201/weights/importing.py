@@ -162,7 +162,7 @@ def _import_trial(weights: SourceWeights, store: CheckpointStore, space: Space, 
         channels=weights.channels,
         cells=weights.cells,
         n_classes=weights.n_classes,
-        # Two path components identify the file; its location on this machine stays private.
+        # The last two path components identify the file; its location on this machine stays private.
         source="/".join(Path(weights.source).parts[-2:]),
         source_sha256=weights.source_sha256,
         state_dict=weights.state_dict,

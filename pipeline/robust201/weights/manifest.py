@@ -71,12 +71,12 @@ class CheckpointRecord(_Record):
         channels: channels of the first stage (C), if the size of the networks can be set; otherwise None.
         cells: cells per stage (N), or None like `channels`.
         source: file from which the weights were imported, or the software that trained them.
-        source_sha256: SHA-256 of the source file, or the id of the training run, 64 hex digits.
+        source_sha256: SHA-256 of the source file or archive member, or the id of the training run, 64 hex digits.
         file: path of the weights below the store's folder, with ``/``.
         sha256: SHA-256 of the weights file, 64 hex digits.
         training: recipe and outcome of the training run if robust201 trained the weights; otherwise None.
-        recipe: name of the training recipe, to distinguish training runs of equal length and seed; empty for the
-            published recipe.
+        recipe: name of the training recipe, to distinguish training runs of equal length and seed; empty if it has no
+            name, like the published recipe.
         test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
         steps: number of iterations before a snapshot within an epoch; None after complete epochs.
     """

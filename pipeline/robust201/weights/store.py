@@ -232,7 +232,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: the weights contain NaN or infinity, or a name is not a valid file name.
-            StorageFullError: no space is left on the disk.
+            StorageError: the file cannot be written (StorageFullError: the disk is full).
         """
         raw = _serialise(state_dict)
         record = CheckpointRecord(
@@ -247,7 +247,7 @@ class CheckpointStore:
         for field_name, name in names.items():
             if name in {".", ".."} or PurePosixPath(name).name != name or (not name and field_name != "recipe"):
                 raise CheckpointError(
-                    f"Storing weights failed for the {field_name} {name!r}: it cannot be the name of a folder. "
+                    f"Storing weights failed for the {field_name} {name!r}: it cannot be the name of a folder or file. "
                     f"Rename the {field_name}."
                 )
         check_finite(state_dict, f"{record.label} from {record.source}")
@@ -364,6 +364,6 @@ def hash_weights(state_dict: StateDict) -> str:
 def _serialise(state_dict: StateDict) -> bytes:
     from safetensors.torch import save
 
-    # The tensors are cloned, because safetensors rejects tensors that share memory, which is possible in a pickle.
+    # The tensors are cloned, because safetensors rejects tensors that share memory, as tensors of a pickle may.
     raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
     return raw

@@ -40,7 +40,7 @@ class Selection:
     """Selection of a network's trials. A trial is a training run on one dataset, with a length and a seed.
 
     Attributes:
-        datasets: names of datasets that must all exist; None selects those of `DEFAULT_DATASETS` that exist.
+        datasets: names of datasets whose weights must all exist; None selects those of `DEFAULT_DATASETS` that exist.
         hp: training length, ``"200"`` or ``"12"`` epochs, as in the published records.
         seed: preferred training seed; a network without it uses its lowest seed. None selects every seed.
     """

@@ -36,10 +36,7 @@ def is_part_name(name: str) -> bool:
 
 
 def find_parts(path: Path) -> list[Path]:
-    """Return the parts of an archive up to the first missing part.
-
-    `path` is the folder of the parts, or one of the parts.
-    """
+    """Return the parts of an archive up to the first missing part; `path` is their folder, or one of the parts."""
     folder = path if path.is_dir() else path.parent
     files = sorted(file for file in folder.iterdir() if is_part_name(file.name)) if folder.is_dir() else []
     archive_names = {_archive_name(file) for file in files}
@@ -218,7 +215,8 @@ def _make_record_reader(
 def _truncated_message(parts: list[Path], missing_content: str) -> str:
     return (
         f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in the part that follows "
-        f"{parts[-1].name}, and this part is missing. Get it; it is not necessary to join the parts."
+        f"{parts[-1].name}, and this part is missing. Get it, or get {parts[-1].name} again if it is truncated. It is "
+        "not necessary to join the parts."
     )
 
 

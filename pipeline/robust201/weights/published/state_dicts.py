@@ -1,7 +1,7 @@
 """Reader of a folder of state_dicts with one file per network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
 
-Files of other spaces are named after the architecture, such as ``resnet18.safetensors``. The files contain only
-tensors, so the caller specifies the dataset, length and seed of the training.
+In spaces other than NAS-Bench-201, files are named after the architecture, such as ``resnet18.safetensors``. Files
+contain only tensors, so the caller specifies the dataset, length and seed of the training.
 """
 
 import hashlib
