@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from robust201.corruptions import blurs
+from robust201.corruptions import blurs, generator
 from robust201.corruptions.frost_textures import synthetic_frost
-from robust201.corruptions.generator import corrupt, corruption_recipes
+from robust201.corruptions.generator import LARGE_IMAGES_VERSION, corrupt, corruption_recipes
 from robust201.corruptions.inputs import IMAGENET_SIZE
-from robust201.tasks import CORRUPTIONS
+from robust201.tasks import CORRUPTIONS, TASKS
 
 SIZE = 224
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -111,6 +111,14 @@ def test_jpeg_has_published_quality(severity, quality, tmp_path):  # type: ignor
     Image.fromarray(IMAGE[0]).save(tmp_path / "image.jpg", quality=quality)
     with Image.open(tmp_path / "image.jpg") as image:
         np.testing.assert_array_equal(corrupt_image("jpeg_compression", severity), np.asarray(image))
+
+
+def test_next_version_is_recorded_for_all_sizes(monkeypatch):
+    next_version = 1 + max(LARGE_IMAGES_VERSION, *(task.images_version for task in TASKS.values()))
+    monkeypatch.setattr(generator, "GENERATOR_VERSION", next_version)
+    for size in (IMAGENET_SIZE - 1, IMAGENET_SIZE):
+        recipes = corruption_recipes(CORRUPTIONS, size, seed=5, frost=synthetic_frost(0))
+        assert {recipe["generator_version"] for recipe in recipes.values()} == {next_version}
 
 
 def test_constants_and_version_change_at_224_pixels():

@@ -26,8 +26,9 @@ from robust201.corruptions.inputs import IMAGENET_SIZE, CorruptionRandomNumbers,
 from robust201.tasks import TASKS
 
 GENERATOR_VERSION = 1
-"""Version of the generated images, increased when the random numbers or other code of all corruptions changes.
-When a single corruption changes, `tasks.Task.images_version` is increased instead."""
+"""Version of the generated images. If a change affects all corruptions, set it to the next number above
+`LARGE_IMAGES_VERSION` and every `tasks.Task.images_version`. If a change affects one corruption, set its
+`images_version` to this number. A smaller number would not change the versions of all image sizes."""
 
 _MODULES = {"noise": noise, "blur": blurs, "weather": weather, "digital": digital}
 """Group → module with the functions of its corruptions."""
@@ -49,7 +50,7 @@ def corruption_recipes(
     keys: Iterable[str], image_size: int, *, seed: int, frost: FrostTextures
 ) -> dict[str, dict[str, Any]]:
     """Return, by corruption, the protocol's fields that (with the clean images) determine its pixels."""
-    min_version = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
+    min_version = max(GENERATOR_VERSION, LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else 1)
     return {
         key: {"generator_version": max(min_version, TASKS[key].images_version), "seed": seed}
         | ({"frost": frost.identity()} if key == "frost" else {})

@@ -19,7 +19,7 @@ from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet, canonical_json
 from robust201.images.downloads.registry import find_download
-from robust201.images.specs import dataset
+from robust201.images.specs import DATASETS
 from robust201.images.store import ArrayFolder, Recipe
 
 N_SEVERITIES = 5
@@ -124,11 +124,10 @@ def open_published(
     `verify` also checks their published MD5.
 
     Raises:
-        ConfigError: the dataset is not in `DATASETS`.
         DatasetError: the dataset has no published corruptions, the folder contains generated images, or a file is
             missing or has the wrong shape, labels or MD5.
     """
-    archive = dataset(images.dataset).corruptions
+    archive = DATASETS[images.dataset].corruptions if images.dataset in DATASETS else None
     if archive is None:
         raise DatasetError(
             f"Opening published corruptions failed for {images.dataset}: this dataset has no published corruptions. "

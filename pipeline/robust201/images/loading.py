@@ -121,14 +121,14 @@ def _find_spec(
     image_size: int | None,
     resize: Resize | None,
 ) -> DatasetSpec:
-    if isinstance(name, DatasetSpec) or name in DATASETS or path is None:
-        if (image_size, resize) != (None, None):
-            raise ConfigError(
-                f"Loading images failed for {name!r}: `image_size` and `resize` are only for custom images. Remove "
-                "them."
-            )
-        return name if isinstance(name, DatasetSpec) else dataset(name)
-    return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
+    if isinstance(name, str) and name not in DATASETS and path is not None:
+        return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
+    spec = dataset(name) if isinstance(name, str) else name
+    if (image_size, resize) != (None, None):
+        raise ConfigError(
+            f"Loading images failed for {spec.name}: `image_size` and `resize` are only for custom images. Remove them."
+        )
+    return spec
 
 
 def _make_image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:

@@ -152,8 +152,8 @@ def numbered_format(
 
     def make_readers(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
         files: dict[int, Path] = {}
-        for file, match in matching_files(path, pattern):
-            # Zero-padded names are sorted first and kept, as in the official reader.
+        # If a network has several files, the zero-padded name is kept, as in the official reader.
+        for file, match in sorted(matching_files(path, pattern), key=lambda item: -len(item[1][1])):
             files.setdefault(int(match[1]), file)
 
         def absent_message(index: int) -> str:
