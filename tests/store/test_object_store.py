@@ -133,7 +133,7 @@ def test_calls_make_the_expected_numbers_of_requests(folder, monkeypatch):
     pack(folder)
     assert requests(ResultsFolder.open(folder.root).list) == {"ListObjectsV2": 1, "GetObject": 1}
     assert requests(folder.read, NAME) == {"GetObject": 1}
-    assert requests(pack, folder)["PutObject"] == 1  # a probe of the store's clock, for the pack's age
+    assert requests(pack, folder)["PutObject"] == 1  # probes the store's clock for the pack's age
 
 
 def test_sweep_in_an_object_store_exports_the_same_bytes(robust201, write_sweep, s3, s3_url, tmp_path):
