@@ -30,7 +30,7 @@ def query_budget(method: str) -> int:
 
 @pytest.fixture(params=list(METHODS))
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of each method; BANANAS's predictors train for two epochs, as no test depends on predictions."""
+    """Return a method's name; BANANAS trains for two epochs, enough for tests with this fixture."""
     monkeypatch.setattr(bananas, "fit_and_predict", partial(fit_and_predict, epochs=2))
     return str(request.param)
 
@@ -137,7 +137,7 @@ def operation_numbers(cell: int) -> list[int]:
     return [OPERATIONS.index(operation) for operation in parse(specs()[cell])]
 
 
-def test_mutate_changes_each_edge_with_the_passed_probability(cells):
+def test_mutate_changes_each_edge_with_the_given_probability(cells):
     rng = np.random.default_rng(0)
     operations = np.array(operation_numbers(0))
     assert mutation_probability(6) == 0.25
@@ -157,5 +157,5 @@ def test_path_encodings_mark_the_paths_of_a_cell(cells):
     skip, pool = 1, 4
     cell = resolve(format_spec([OPERATIONS[number] for number in (skip, pool) * 3]))
     features = np.flatnonzero(two_edge_encodings[cell])
-    # Paths: in → out; in → 1 → out; in → 2 → out. The last two share the features of paths with two edges.
+    # Paths: in → out; in → 1 → out; in → 2 → out. The two longer paths use the same 25 features.
     assert features.tolist() == sorted({pool, 5 + skip + 5 * skip, 5 + pool + 5 * pool})

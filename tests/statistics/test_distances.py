@@ -26,7 +26,7 @@ def test_median_distance_uses_all_images_and_half_distance_only_correct_images()
     assert np.isnan(half_distance([0.0, 0.0]))
 
 
-def test_half_distance_is_the_smallest_epsilon_that_fools_half_of_the_images():
+def test_half_distance_is_the_smallest_epsilon_that_fools_half_of_the_correct_images():
     assert half_distance([1.0, 1.0, np.inf, np.inf]) == 1.0
     assert half_distance([1.0, np.inf, np.inf]) == np.inf
     rng = np.random.default_rng(1)

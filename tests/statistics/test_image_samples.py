@@ -10,7 +10,7 @@ N = 400
 
 
 def make_outcomes(n_networks, seed=0):
-    """Return outcomes (P, 2, N) and cheap outcomes (P, 1, N) that depend on the difficulty of images."""
+    """Return outcomes (P, 2, N), and (P, 1, N) under a cheap key; images differ in difficulty."""
     generator = np.random.default_rng(seed)
     difficulty = np.random.default_rng(1).normal(size=N)
     ability = generator.normal(scale=0.3, size=(n_networks, 1, 1))
@@ -73,7 +73,7 @@ def test_two_images_per_stratum_suffice(pilot):
     assert (result.standard_error > 0).all()
 
 
-def test_single_network_and_invalid_numbers_of_images_are_rejected(pilot):
+def test_pilot_of_one_network_and_invalid_sample_sizes_are_rejected(pilot):
     with pytest.raises(ConfigError, match="pilot"):
         Pilot(*make_outcomes(1))
     for n in (3, N + 1):

@@ -73,7 +73,7 @@ def test_correlation_with_a_constant_column_is_nan():
     assert np.isnan(result.interval(0, 1)).all()
     assert np.isnan(result.partial_correlation(0, 2, [1])).all()
     assert result.interval(0, 2).value == pytest.approx(0.6)
-    # Controls that are one of the two columns are ignored.
+    # A control that is itself one of the two columns is ignored.
     assert result.partial_correlation(0, 2, [0, 2]).value == pytest.approx(0.6)
 
 

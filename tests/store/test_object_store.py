@@ -45,7 +45,7 @@ def test_object_of_the_first_writer_is_kept_unless_it_is_damaged(s3, folder, obj
 
 
 def filesystem_of(folder):
-    """Return the file system object to patch, because patching its class does not affect bound methods."""
+    """Return the file system object to patch; its methods are attributes of the object itself."""
     return folder.storage._filesystem()[0]
 
 
@@ -133,7 +133,7 @@ def test_calls_make_the_expected_numbers_of_requests(folder, monkeypatch):
     pack(folder)
     assert requests(ResultsFolder.open(folder.root).list) == {"ListObjectsV2": 1, "GetObject": 1}
     assert requests(folder.read, NAME) == {"GetObject": 1}
-    assert requests(pack, folder)["PutObject"] == 1  # the clock of the store, for the age of the pack
+    assert requests(pack, folder)["PutObject"] == 1  # probes the store's clock for the pack's age
 
 
 def test_sweep_in_an_object_store_exports_the_same_bytes(robust201, write_sweep, s3, s3_url, tmp_path):

@@ -53,7 +53,7 @@ def list_names(folder):
 
 
 def check(folder, contents=CONTENTS):
-    """Check that a new reader, and a reader that listed the folder earlier, find exactly the shards of `contents`."""
+    """Check that a new reader, and `folder` after earlier listings, find exactly `contents`."""
     expected = {name_of(content): content for content in contents}
     for reader in (ResultsFolder.open(folder.root), folder):
         assert {name: reader.read(name) for name in list_names(reader)} == expected
@@ -74,7 +74,7 @@ def test_shards_stay_readable_while_they_are_packed_and_deleted(folder):
     assert (report.n_shards, report.n_packs, report.n_deleted, count_files(folder)) == (6, 2, 0, (2, 6))
     write(folder, CONTENTS[6:])
     assert pack(folder, **OLD).n_deleted == 6
-    pack(folder, **OLD)  # deletes the inputs of the previous call
+    pack(folder, **OLD)  # deletes the files that the previous call packed
     assert count_files(folder)[1] == 0
     for content in CONTENTS[:6]:  # the reader's listing is older than the packs
         assert len(names_of(reader.list_unit("digits", name_of(content).unit), "digits")) == 1

@@ -46,7 +46,7 @@ def test_unencrypted_token_gives_a_warning(monkeypatch, address, n_warnings):
     assert all(address in str(warning.message) for warning in caught)
 
 
-def test_job_folder_contains_only_package_bundled_files_and_yaml(write_sweep, tmp_path):
+def test_job_folder_contains_only_the_package_the_bundled_files_and_the_yaml(write_sweep, tmp_path):
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))

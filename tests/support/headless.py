@@ -17,7 +17,7 @@ def find_chromium() -> str | None:
 
 
 def dump_page(url: str, size: tuple[int, int]) -> tuple[str, list[str]]:
-    """Open a page in a window of this width and height, and return its document and console after its scripts ended."""
+    """Open a page in a window of this width and height; return the final HTML and console lines."""
     chromium = find_chromium()
     assert chromium is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:

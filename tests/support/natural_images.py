@@ -1,4 +1,4 @@
-"""Synthetic images with smooth areas, edges and grain. They use only integers, so all machines give equal images."""
+"""Synthetic images of smooth areas, edges and grain, from integers only: equal on all machines."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -66,7 +66,7 @@ def save_plan(config: SweepConfig, filters: Filters = EVERYTHING) -> None:
 
 
 def run_inline(config: SweepConfig, filters: Filters = EVERYTHING, *, killed_after: int | None = None) -> Tally:
-    """Run a sweep in this process; raise `KilledError` after a number of parts."""
+    """Run a sweep in this process; raise `KilledError` after `killed_after` parts, if it is set."""
 
     def kill(tally: Tally, _seconds_left: float | None) -> None:
         if tally.n_parts == killed_after:
@@ -106,7 +106,7 @@ def store_variant(
     change: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
     pixels: Mapping[float, str] | None = None,
 ) -> None:
-    """Store a shard with changed values or hashes of pixels by strength, as another file of the same part."""
+    """Store a changed copy of a shard as another file of its part; `pixels`: hashes by strength."""
     shard = read_shard(folder, name)
     part = Part(shard.unit, shard.unit.strengths, shard.start, shard.stop)
     results = [
@@ -117,7 +117,7 @@ def store_variant(
 
 
 def export_bytes(config: SweepConfig, out: Path, **options: Any) -> dict[str, bytes]:
-    """Export a sweep; return the published files by path."""
+    """Export a sweep; return the files of the dataset `digits` by path."""
     plan, folder = open_results(config.results)
     export_dataset(plan, folder, out, **options)
     return {path: content for path, content in read_tree(out).items() if path.startswith("digits/")}

@@ -213,7 +213,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def parse_directives(text: str) -> dict[str, str]:
-    """Return the options of a batch file by name, with quotes removed as a shell does."""
+    """Return the long options of a batch file by name, with quotes removed as by a shell."""
     lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
     pairs = (line.partition("=") for line in lines)
     return {name: shlex.split(value)[0] if value else "" for name, _, value in pairs}

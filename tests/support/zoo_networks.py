@@ -9,7 +9,7 @@ SMALL_WIDTHS = {
     "lenet5": 3,
     "fc7500": 16,
 }
-"""Widths in tests where they differ from 4."""
+"""Widths of the networks that tests do not build with width 4."""
 
 SMALL_NETWORKS = [f"{name}-w{SMALL_WIDTHS.get(name, 4)}" for name in NETWORKS if not name.endswith("34")]
-"""One network of each type, with a small width."""
+"""The zoo's networks with small widths, without the 34-layer variants of 18-layer networks."""

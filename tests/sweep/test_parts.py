@@ -96,7 +96,7 @@ def test_slices_depend_only_on_the_unit_and_the_folder():
     assert changed.keys[0].units.tolist() == pgd.units.tolist()
 
 
-def test_slices_begin_between_batches_if_bits_may_depend_on_the_batch():
+def test_slices_begin_at_batch_boundaries_if_bits_may_depend_on_the_batch():
     slices = SliceFormat(1e-6, 20, is_cpu=True)
     assert {key.step for key in plan_of(slices=slices).keys} == {8}
     assert {key.step for key in plan_of(slices=slices, precision="bf16").keys} == {20}

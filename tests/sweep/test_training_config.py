@@ -53,7 +53,7 @@ def test_invalid_training_config_gives_one_line_error(tmp_path, changes, subject
     assert message.startswith("Reading the training YAML failed for ")
 
 
-# The recipes train on 20 images of digits, which are 3 steps per epoch.
+# The recipes train on 20 images of digits in batches of 8, so an epoch has 3 steps.
 @pytest.mark.parametrize(
     ("changes", "subject"),
     [

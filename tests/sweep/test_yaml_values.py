@@ -1,4 +1,4 @@
-"""Values in YAML files are read as written: numbers are decimal, and everything that is ambiguous is an error."""
+"""Values in YAML files are read as written: numbers are decimal, and words and dates are text."""
 
 from pathlib import Path
 

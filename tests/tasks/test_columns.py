@@ -35,7 +35,7 @@ N_CLASSES, N_IMAGES = 3, 12
 UNIT = Unit("u", 0, "digits", "clean", (0.0,), N_IMAGES, "p" * 32, "c" * 64)
 GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = torch.randn((N_IMAGES, N_CLASSES), generator=GENERATOR) * 3
-LABELS = torch.arange(N_IMAGES) % 2  # no image is of the last class
+LABELS = torch.arange(N_IMAGES) % 2  # no image has the last label
 
 every_column = pytest.mark.parametrize("name", COLUMNS)
 every_measurement = pytest.mark.parametrize("measurement", MEASUREMENTS)
@@ -128,7 +128,7 @@ def assert_equal_values(values, expected):
 
 
 def store_and_merge(unit, measurement):
-    """Store a unit's images in two shards, and return the columns that are read and merged, by strength.
+    """Store a unit's results in two shards, and return the columns read and merged, by strength.
 
     The logits differ between units and between strengths.
     """
@@ -215,7 +215,7 @@ def round_trip_distances(distances):
     return distances_of(accumulator.finalise()["distances"])
 
 
-def test_stored_distance_is_rounded_down_and_positive():
+def test_stored_distance_is_rounded_down_but_not_to_zero():
     radii = torch.arange(256, dtype=torch.float64) / 255
     distances = round_trip_distances(radii)
     assert (distances <= radii.numpy()).all()

@@ -115,7 +115,7 @@ def test_l1_projection_is_in_ball_and_image_range(seed, epsilon, size, factor):
     assert (L1.distances(images - clean) <= (epsilon + L1.reach(epsilon)) / 2).all()
     assert images.min() > -1e-5
     assert images.max() < 1 + 1e-5
-    # Points of the intersection are unchanged, and signs of differences are preserved.
+    # Images in the ball and in range are unchanged, and signs of differences are preserved.
     second_correction = correction_to_l1(clean, images - clean, radii)
     torch.testing.assert_close(
         second_correction, torch.zeros_like(second_correction), rtol=0, atol=2e-5 * max(1, epsilon)

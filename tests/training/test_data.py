@@ -1,4 +1,4 @@
-"""Training data: contents of batches, and epochs without repeated images, in a new order."""
+"""Training data: contents of batches. Each epoch has a new order and repeats no image."""
 
 from decimal import Decimal
 from math import ceil, floor

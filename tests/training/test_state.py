@@ -14,7 +14,7 @@ from tests.training.support import IMAGES, LIGHT_CELL, SPACE, make_recipe, weigh
 
 def make_state(step, value=1.5):
     network = {"weight": torch.full((2, 3), value), "count": torch.tensor(7)}
-    history = (EpochRecord(1, 0.1, 0.1 + 0.2, 0.5),)  # the loss needs all 17 digits
+    history = (EpochRecord(1, 0.1, 0.1 + 0.2, 0.5),)  # 0.1 + 0.2 needs 17 digits
     return TrainingState(step, network, {"weight": torch.full((2, 3), -value)}, history, (0.1 + 0.2, 3, 8))
 
 
@@ -71,7 +71,7 @@ def test_training_starts_again_if_its_state_is_damaged(tmp_path):
     assert weights_hash(restarted.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
-def test_load_deletes_only_temporary_files(folder, tmp_path):
+def test_load_deletes_temporary_files_and_keeps_the_users_files(folder, tmp_path):
     folder.save(make_state(1))
     incomplete_file, user_file = (tmp_path / "states" / name for name in (".step-000000002-00.tmp", "notes.txt"))
     incomplete_file.write_bytes(b"half")

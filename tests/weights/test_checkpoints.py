@@ -244,7 +244,7 @@ def test_readers_reject_contents_that_are_not_weights(tmp_path, content):
 # --- split archives
 
 
-def test_split_tar_errors_contain_the_missing_part(nats, tmp_path):
+def test_split_tar_errors_say_which_part_is_missing(nats, tmp_path):
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     names = [part.name for part in parts]
     for part in parts[-2:]:  # the last part may contain only the padding at the end of the archive
