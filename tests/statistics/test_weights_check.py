@@ -22,7 +22,7 @@ def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int)
 
 @given(st.integers(2, 40), st.data())
 def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_test, data):
-    """Each tail is at most half the level. With the lowest value added, the lower tail is at least half the level."""
+    """Each tail is at most half the level. With the nearest value of the range added, it is at least half the level."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
     low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), tolerance=0)
@@ -32,6 +32,7 @@ def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_
     max_tail = level / 2 * sum(weights)
     assert max(n_below, n_above) <= max_tail * Fraction(1_000_001, 1_000_000)
     assert n_below + weights[round(low * n_images)] >= max_tail * Fraction(999_999, 1_000_000)
+    assert n_above + weights[round(high * n_images)] >= max_tail * Fraction(999_999, 1_000_000)
 
 
 def test_expected_range_allows_only_the_tolerance_if_all_images_are_evaluated():
