@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
+from robust201.cli.app import app
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.corruptions import generator as corruptions
 from robust201.corruptions.frost_textures import load_frost, synthetic_frost
@@ -192,3 +194,11 @@ REJECTED = [
 def test_corrupt_rejects_bad_input(key, images, error):
     with pytest.raises(error, match=key):
         corrupt_images(images, key, 1)
+
+
+def test_corrupt_command_writes_corruptions_of_digits(tmp_path):
+    arguments = ["--data", "digits", "--images", "12", "--keys", "fog,frost", "--seed", "3", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, ["corrupt", *arguments], catch_exceptions=False)
+    assert "2 corruptions of 12 images of digits at 5 severities" in result.stdout
+    assert "seed 3, frost synthetic" in result.stdout
+    assert np.load(tmp_path / "fog.npy").shape == (60, 32, 32, 3)
