@@ -39,7 +39,7 @@ def specify(name, results, **options) -> dict:
 
 
 def find_titles(name, results) -> list[str]:
-    """Return the titles of a figure's panels, with their lines."""
+    """Return the titles of a figure's panels, with line breaks."""
     panels = specify(name, results)["concat"]
     return ["\n".join(panel["title"]["text"]) for panel in panels if "title" in panel]
 

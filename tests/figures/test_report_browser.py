@@ -1,4 +1,4 @@
-"""The report in a real browser: figures are drawn, the table and the network work, and there are no errors."""
+"""The report in a real browser: figures, table and network section work without errors."""
 
 import html
 import json
@@ -84,7 +84,7 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
     return reported
 
 
-@pytest.mark.parametrize("width", [500, 1280])  # Chromium makes no narrower window
+@pytest.mark.parametrize("width", [500, 1280])  # Chromium's windows are at least 500 pixels wide
 def test_figures_are_drawn_and_fit_the_window(page, tmp_path, width):
     reported = open_page_with_script(
         page,
