@@ -1,4 +1,4 @@
-"""Verification of results folders: every fault is found, and only damaged files are moved aside."""
+"""Verification of results folders finds faults, and moves only damaged files aside."""
 
 import numpy as np
 import pytest
