@@ -69,7 +69,7 @@ def without_fsync() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def without_repeated_work() -> Iterator[None]:
-    """Build the command line and the script of report pages only once, because both take long and are always equal."""
+    """Build the command line and the script of report pages once: both are slow to build and never change."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         patch.setattr(vl_convert, "javascript_bundle", functools.cache(vl_convert.javascript_bundle))
@@ -123,7 +123,7 @@ def random_state(index: int) -> "dict[str, torch.Tensor]":
 
 @pytest.fixture(scope="session")
 def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkpoint store with random networks for the digits."""
+    """Return the folder of a checkpoint store with random networks for the digits."""
     from robust201.weights.store import CheckpointStore
 
     folder = tmp_path_factory.mktemp("weights")

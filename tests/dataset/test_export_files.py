@@ -87,7 +87,7 @@ def test_failed_export_keeps_earlier_export(tmp_path, processes):
     assert read_tree(tmp_path / "out") == tree_before
 
 
-def test_interrupt_waits_until_all_processes_have_work_and_then_ends_them(tmp_path, monkeypatch):
+def test_interrupt_during_submission_takes_effect_after_the_last_key(tmp_path, monkeypatch):
     submitted, submit = [], ProcessPoolExecutor.submit
 
     def interrupt_and_submit(pool, write, key):

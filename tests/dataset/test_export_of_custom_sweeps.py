@@ -101,7 +101,7 @@ def test_parquet_export_contains_all_weights(tmp_path):
     plan = make_plan_with_weights()
     incomplete_store = FabricatedStore(missing={("wide", "pgd", 8.0)})
     report = export(tmp_path, plan, incomplete_store, formats=("parquet",), partial=True)
-    # A unit of each set of weights lacks a strength, so both units count (2 x 2 evaluations).
+    # `wide` lacks a strength with both weights, so two units are left out (2 x 2 evaluations).
     assert report.missing == {("cifar10", "pgd"): 4}
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(
         ["architecture", "weights", "weights_recipe", "weights_epochs", "weights_seed", "strength"]

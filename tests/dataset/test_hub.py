@@ -74,7 +74,7 @@ def test_parse_target_accepts_only_names_of_repositories(target: str) -> None:
     assert parse_target("hf://datasets/Me_1/a.b-c_d") == "Me_1/a.b-c_d"
 
 
-def test_push_reports_a_rejected_upload_and_a_folder_without_listing(hub: FakeHub, tmp_path: Path) -> None:
+def test_push_reports_rejected_uploads_and_damaged_folders(hub: FakeHub, tmp_path: Path) -> None:
     dataset, page = tmp_path / "dataset", tmp_path / PAGE_FILE
     export(dataset, make_plan([0, 2], ["clean", "pgd"]))
     page.write_text("page")

@@ -1,4 +1,4 @@
-"""Measures, which have one value per architecture, and unknown keys, which do not count as attacks."""
+"""Measures, which have columns of their own, and unknown keys, which do not count as attacks."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ def published_folder(tmp_path: Path) -> Path:
 
 
 def write_custom_export(folder: Path, accuracies: dict, strengths: dict, dataset: str = "cifar10") -> Path:
-    """Write an export with accuracies by key and the strengths of its sweep.json."""
+    """Write an export with accuracies by key, and strengths by key in its sweep.json."""
     write_results(folder, accuracies, dataset=dataset)
     return write_sweep_json(folder, {dataset: strengths})
 
@@ -55,7 +55,7 @@ def test_overlay_reads_evaluation_from_last_folder(published_folder, custom_fold
         dataset.query("cifar10", "fgsm")
 
 
-def test_overlay_reads_each_value_from_last_folder(published_folder, custom_folder):
+def test_accuracies_of_overlay_come_from_last_folder(published_folder, custom_folder):
     accuracies = Dataset(custom_folder, published_folder).accuracies("cifar10")
     assert accuracies.loc[0].tolist() == [0.9, 0.5, 0.4, 0.2, 0.7]
     assert accuracies.columns.tolist() == [("clean", 0), ("pgd", 1), ("pgd", 8), ("pgd", 16), ("mine", 0.25)]

@@ -129,7 +129,7 @@ def test_tables_of_json_files_are_cached_until_the_file_changes(folder, tmp_path
     assert Dataset(folder).table.equals(expected)
     sweep = folder / "sweep.json"
     sweep.write_text(sweep.read_text().replace('"count": 40', '"count": 20'))
-    assert set(Dataset(folder).table["n_images"]) == {20}  # it is not cached with the accuracies
+    assert set(Dataset(folder).table["n_images"]) == {20}  # this number is not in the cache
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     swap_ids_in_new_file(folder / "cifar10/pgd_accuracy.json")

@@ -1,4 +1,4 @@
-"""Verification of results folders: every fault is found, and only damaged files are moved aside."""
+"""Verification of results folders finds faults, and moves only damaged files aside."""
 
 import numpy as np
 import pytest
@@ -30,9 +30,9 @@ def find_shards(config):
 
 def test_valid_results_have_no_findings(config):
     run_inline(config)
-    n_files = []
-    assert verify(config.results, on_progress=lambda n_done, _n_files: n_files.append(n_done)) == []
-    assert n_files[-1] == len(find_shards(config)[1])
+    done_counts = []
+    assert verify(config.results, on_progress=lambda n_done, _n_files: done_counts.append(n_done)) == []
+    assert done_counts[-1] == len(find_shards(config)[1])
 
 
 def test_missing_parts_are_found(config):

@@ -124,7 +124,7 @@ def test_find_flags_reports_any_difference_if_requested(changes, check, where):
 
 
 def test_chance_differences_are_not_flagged():
-    """Accuracies of 1,000 networks are sampled with equal probabilities; only one such dataset in 1,000 has a flag."""
+    """Accuracies of 1,000 networks have equal expected values; a check flags at most one such dataset in 1,000."""
     rng = np.random.default_rng(0)
     sampled = {
         (key, strength): dict(enumerate(rng.binomial(1_000, 0.3, 1_000) / 1_000))

@@ -1,4 +1,4 @@
-"""Measurements are exact in any order, and merged parts are byte-identical to the unmerged result."""
+"""Measurements are exact in any image order, and merged parts are byte-identical to the whole."""
 
 import itertools
 

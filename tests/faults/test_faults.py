@@ -1,6 +1,6 @@
-"""Real runs whose processes are killed at random moments: later runs complete the sweep, with the same bytes.
+"""Faults in real runs, such as random kills: later runs complete the sweep with the same bytes.
 
-`pytest -n 0 -m faults` runs all faults; FAULT_SEED chooses other moments, and FAULT_REPEATS the number of kills.
+`pytest -n 0 -m faults` runs all faults; FAULT_SEED changes the moments, and FAULT_REPEATS sets the number of kills.
 """
 
 import json
@@ -154,14 +154,14 @@ def test_run_killed_while_writing_a_shard_is_completed(tmp_path, expected, step)
 @pytest.mark.parametrize("executor", ["inline", "ray"])
 def test_one_signal_drains_a_run_and_two_signals_stop_it(tmp_path, expected, executor):
     trial = Trial(tmp_path, executor=executor)
-    for n_signals, number in ((1, signal.SIGTERM), (1, signal.SIGUSR1), (2, signal.SIGINT)):
+    for n_signals, signal_number in ((1, signal.SIGTERM), (1, signal.SIGUSR1), (2, signal.SIGINT)):
         process = trial.start()
         wait_for_parts(trial, process)
         for _ in range(n_signals):
-            process.send_signal(number)
+            process.send_signal(signal_number)
             time.sleep(0.3)
         code = trial.end(process, HANG_SECONDS)
-        assert code in ({0, 3} if n_signals == 1 else {0, 3, -signal.SIGINT})  # the run may end before signal two
+        assert code in ({0, 3} if n_signals == 1 else {0, 3, -signal.SIGINT})  # the run may end before the second
         remove_half(trial)
     assert "Traceback" not in trial.log.read_text()
     trial.complete()

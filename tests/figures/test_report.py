@@ -50,7 +50,7 @@ def find_embedded_json(page: str) -> list:
 
 
 @given(arrays(np.int64, (3, 4), elements=st.integers(0, 10_000)))
-@example(np.array([[125, 375, 15, 0]]))  # between two decimals, where JavaScript rounds in another way
+@example(np.array([[125, 375, 15, 0]]))  # halfway between two decimals, where JavaScript rounds differently
 def test_packed_accuracies_have_the_digits_of_tables(n_correct):
     codes = unpack(pack_numbers(n_correct / 10_000)).reshape(n_correct.T.shape).T
     texts = [f"{code // 10}.{code % 10}" for code in codes.ravel()]
@@ -165,7 +165,7 @@ def test_page_is_self_contained(page):
     assert {url[1:] for url in parser.urls} <= set(parser.ids)
 
 
-def test_page_shows_every_figure(page):
+def test_page_shows_figures_of_accuracies_in_order(page):
     figures_of_accuracies = [name for name in FIGURES if name != "confusion" and "confidence" not in name]
     for name in ("cifar10", "digits"):
         assert f'<section data-dataset="{name}">' in page

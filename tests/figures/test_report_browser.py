@@ -1,4 +1,4 @@
-"""The report in a real browser: figures are drawn, the table and the network work, and there are no errors."""
+"""The report in a real browser: figures, table and network section work without errors."""
 
 import html
 import json
@@ -51,8 +51,7 @@ def open_page(page, fragment, size):
 def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WINDOW):
     """Open a copy of the page with an additional script, and return the values that the script reports.
 
-    The script runs in the same scope as the page's scripts. It reports values with `report(name, value)`, and selects
-    the entry of a menu with `change`.
+    The script runs in the same scope as the page's scripts. It reports values with `report(name, value)`.
     """
     driver_script = """{
     const reported = {};
@@ -63,7 +62,6 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
       for (let round = 0; round < 200; round += 1) { if (condition()) return; await pause(50); }
       throw new Error(`never became true: ${condition}`);
     };
-    const change = (menu, index) => { menu.selectedIndex = index; menu.dispatchEvent(new Event("change")); };
     const figure = (name) => document.querySelector(`section:not([hidden]) figure[data-figure="${name}"]`);
     const svg = (name) => figure(name).querySelector("svg.marks");
     const click = (element) => element.dispatchEvent(new MouseEvent("click", { bubbles: true }));
@@ -84,7 +82,7 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
     return reported
 
 
-@pytest.mark.parametrize("width", [500, 1280])  # Chromium makes no narrower window
+@pytest.mark.parametrize("width", [500, 1280])  # Chromium's windows are at least 500 pixels wide
 def test_figures_are_drawn_and_fit_the_window(page, tmp_path, width):
     reported = open_page_with_script(
         page,

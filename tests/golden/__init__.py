@@ -1,1 +1,1 @@
-"""Golden files, and the scripts that generate them from published sources."""
+"""Golden files, recorded from published or earlier code, and scripts that record or compare them."""

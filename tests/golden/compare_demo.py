@@ -32,6 +32,8 @@ def read_hashes(path: Path) -> dict[str, str]:
 
 def main() -> None:
     capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in LISTINGS:
+        sys.exit(f"no hashes are recorded for {capability}, only for {', '.join(LISTINGS)}")
     expected: dict[str, str] = {}
     for name in LISTINGS[capability]:
         expected |= read_hashes(FOLDER / name)

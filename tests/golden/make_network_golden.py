@@ -43,7 +43,7 @@ def _generator(name):
 
 
 def fill_state(state, feature_scale):
-    """Return a state_dict with random numbers that depend only on the tensors' names.
+    """Return a state_dict with random numbers, whose seeds are the tensors' names.
 
     Args:
         state: state_dict of a network; only its names, shapes and dtypes are used.

@@ -1,6 +1,6 @@
 """The numbers in the golden files. When a function moves or is renamed, only this module has to change.
 
-A number has a name, such as ``cell 309/fused/pgd steps=8/8``. Most numbers are the same on every processor. Others,
+A number has a name, such as ``cell 309/fused/fmn steps=8/2``. Most numbers are the same on every processor. Others,
 like the last bits of a confidence, depend on the instruction set and the version of PyTorch (`Row.bits`).
 """
 
@@ -125,7 +125,7 @@ class Row(NamedTuple):
     """One line of a golden file.
 
     Attributes:
-        name: what the numbers are.
+        name: name of the numbers (see the docstring of the module).
         numbers: JSON values that are the same on every processor.
         bits: JSON values that are compared only on the processor that recorded them.
     """
@@ -237,7 +237,7 @@ def evaluations() -> Iterator[Row]:
 
 
 def measures() -> Iterator[Row]:
-    """Yield the measures of each network, and the singular values of the images."""
+    """Yield the measures of each network, and mean statistics of the images' singular values."""
     for name, model in _networks().items():
         for key, parameters, table in _evaluate(model, MEASURES, "fused"):
             labels = {"key", "strength", "unit", "n_images", "seconds"}
@@ -269,7 +269,7 @@ def _run_command(*arguments: object) -> str:
 
 
 def export(folder: Path) -> Iterator[Row]:
-    """Yield hashes of an export of a finished sweep: published JSON, and columns of Parquet rows as CSV."""
+    """Yield hashes of a finished sweep's export: its JSON results, and Parquet columns as CSV."""
     sweep, dataset = folder / "sweep.yaml", folder / "dataset"
     sweep.write_text(yaml.safe_dump(SWEEP | {"results": str(folder / "results")}))
     _run_command("run", sweep)

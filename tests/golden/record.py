@@ -2,8 +2,8 @@
 
     python -m tests.golden.record [SECTION ...]
 
-Record again only if a number changes on purpose, or to remove the rows of a feature that was removed; `git diff` then
-shows one line per number.
+Record again only if a number changes on purpose, or if a feature is added or removed;
+`git diff` then shows one line per number.
 """
 
 import json

@@ -11,7 +11,7 @@ from tests.golden.numbers import SECTIONS, processor
 from tests.golden.record import FOLDER, format_rows
 
 RELATIVE_TOLERANCE = {"measures": 1e-6}
-"""Maximum relative difference of floats by section; elsewhere 1e-9, for the last digits of p-values and means."""
+"""Maximum relative difference of floats by section; 1e-9 in others, for the last digits of p-values and means."""
 
 
 def differs(expected: Any, actual: Any, tolerance: float) -> bool:

@@ -137,7 +137,7 @@ def test_load_images_reports_the_row_of_an_invalid_label(tmp_path, name, form, l
 def replace_published(
     monkeypatch: pytest.MonkeyPatch, name: str, entry: str, members: dict[str, registry.Checksum], count: int
 ) -> None:
-    """Replace the checksums of a registry entry and the size of the test split by the values of fabricated files."""
+    """Replace the checksums of a registry entry and the size of the test split with the values of fabricated files."""
     changed_entries = dict(registry.downloads())
     changed_entries[entry] = dataclasses.replace(changed_entries[entry], members=members)
     monkeypatch.setattr(registry, "downloads", lambda: changed_entries)

@@ -105,4 +105,4 @@ def test_select_returns_the_same_images_on_every_platform():
 def test_select_rejects_a_count_out_of_range(count):
     with pytest.raises(DatasetError, match=f"digits: expected a count from 1 to 450, got {count}") as error:
         select(load_images("digits"), count=count, seed=0)
-    assert "--" not in str(error.value), "the Python API has no options"
+    assert "--" not in str(error.value), "the Python API has no command-line options"

@@ -1,1 +1,1 @@
-"""Random damage to files of every kind: no reader or command fails with a traceback; only reading JSON may go wrong."""
+"""Random damage to files of every kind: none causes a traceback, and only JSON may be misread."""

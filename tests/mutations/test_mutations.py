@@ -1,4 +1,4 @@
-"""After random damage to a file, commands give an error, a warning or the right result; reading JSON may go wrong.
+"""After random damage to a file, commands give an error, a warning or the right result; only JSON may be misread.
 
 By default, few mutations run. For many, run
 ``MUTATIONS=500 MUTATIONS_SEED=1 python -m pytest -n 0 --timeout 3600 tests/mutations``.
@@ -102,7 +102,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 @pytest.fixture(scope="module")
 def undamaged(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an undamaged copy, beside the folder `root` whose files the tests damage.
+    """Return an undamaged copy of the folder `root`, whose files the tests damage.
 
     The folder has weights, corruptions, results, results in packs, and exported datasets.
     """
