@@ -1,4 +1,4 @@
-"""Questions on robust features: made images, numbers from exports, and verdicts on constructed numbers."""
+"""Robust features: generated images, numbers from exports, verdicts on constructed numbers."""
 
 import math
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def test_import_rounds_pixels_and_keeps_labels(tmp_path):
     np.testing.assert_array_equal(made.read("labels"), labels)
 
 
-def test_judge_counts_images_whose_label_differs_from_the_label_of_their_start(tmp_path):
+def test_judge_labels_excludes_images_with_the_label_of_their_starting_image(tmp_path):
     pixels = np.zeros((4, 3, 1, 1), np.uint8)
     pixels[np.arange(4), [1, 2, 1, 0]] = 255  # the judge returns the brightest channel
     made = LabelledImages(pixels, np.array([1, 2, 0, 1]))
