@@ -1,4 +1,4 @@
-"""A user's loop that attacks a network with Foolbox and AutoAttack at each epsilon: the baseline of `user_loop`.
+"""A user's loop that attacks a network with Foolbox and AutoAttack at each epsilon; `user_loop` times it.
 
     python -m benchmarks.plain_loop images.npz weights.safetensors --mean .49 .48 .45 --std .25 .24 .26
 

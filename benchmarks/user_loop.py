@@ -61,9 +61,9 @@ def print_header(loops: Sequence[Loop]) -> None:
         *(f"{loop.label}, s" for loop in loops),
         "robust201, s",
         "**speed-up**",
-        "by wall time",
+        "speed-up, wall time",
     ]
-    columns += ["with start-up", "largest difference in accuracy"]
+    columns += ["speed-up, with start-up", "largest difference in accuracy"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|", flush=True)
 
 

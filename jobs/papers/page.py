@@ -50,7 +50,7 @@ def claims_table(claims: Sequence[Claim]) -> str:
     counts = Counter(claim.verdict for claim in claims)
     tally = ", ".join(f"{verdict} ({counts[verdict]})" for verdict in (HOLDS, FAILS, UNDECIDED))
     sentence = f"Verdicts on {len(claims)} claims: {tally}."
-    columns = ["claim", "place", "printed", "ours", "data", "verdict", "needed to decide"]
+    columns = ["claim", "location in the work", "published", "ours", "data", "verdict", "needed to decide"]
     return f"{sentence}\n\n{table(columns, [[cell or '–' for cell in claim] for claim in claims], len(columns))}"
 
 

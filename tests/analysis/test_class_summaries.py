@@ -121,7 +121,7 @@ def write_matrices(path: Path, values: list, column_type: pa.DataType | None = N
 @pytest.mark.parametrize(
     "column_type", [None, pa.large_list(pa.large_list(pa.int32())), pa.list_(pa.list_(pa.int64(), 2), 2)]
 )
-def test_matrices_of_any_list_type_are_read_without_missing_rows(tmp_path, column_type):
+def test_matrices_of_any_list_type_are_read_and_null_rows_skipped(tmp_path, column_type):
     first, second, third = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
     path = write_matrices(tmp_path / "m.parquet", [first, None, second, third, None, None], column_type)
     blocks = list(iter_parquet_rows(path, "cm"))
@@ -129,12 +129,12 @@ def test_matrices_of_any_list_type_are_read_without_missing_rows(tmp_path, colum
     assert np.concatenate([rows.columns["cm"] for rows in blocks]).tolist() == [first, second, third]
 
 
-NOT_SQUARE = ([[[1, 2], [3]]], [[[1, 2]]], [[[1, 2], [3, 4]], [[1]]], [[[1, 2], [3, float("inf")]]])
+INVALID = ([[[1, 2], [3]]], [[[1, 2]]], [[[1, 2], [3, 4]], [[1]]], [[[1, 2], [3, float("inf")]]])
 MISSING = ([[[1, 2], [3, None]]], [[[1, 2], None]], [[]])
 
 
-@pytest.mark.parametrize("values", [*NOT_SQUARE, *MISSING])
-def test_parquet_rows_reject_values_that_are_not_square_matrices(tmp_path, values):
+@pytest.mark.parametrize("values", [*INVALID, *MISSING])
+def test_parquet_rows_reject_invalid_or_incomplete_matrices(tmp_path, values):
     path = write_matrices(tmp_path / "m.parquet", values)
     with pytest.raises(ResultsError, match=r"Reading .*cm failed for .*m\.parquet: expected"):
         list(iter_parquet_rows(path, "cm"))

@@ -1,4 +1,4 @@
-"""Progress of `evaluate`: a bar on a terminal, lines elsewhere, and no output if switched off."""
+"""Progress of `evaluate`: its text, lines without a terminal, and no output if switched off."""
 
 import re
 import time

@@ -99,8 +99,8 @@ TRAIN_PROTOCOL = {
 }
 
 
-def write_folder(folder: Path, protocol: dict, weights: list[str], columns: dict[str, np.ndarray]) -> Dataset:
-    """Write an export with clean accuracies and a measure, whose sweep.json records protocol and weights."""
+def write_folder(folder: Path, protocol: dict, columns: dict[str, np.ndarray]) -> Dataset:
+    """Write an export with clean accuracies and a measure, whose sweep.json records the protocol."""
     write_results(folder, {"clean": dict(zip(ARCHITECTURES, ACCURACIES.tolist(), strict=True))})
     for column, values in columns.items():
         write_results(folder, {"jacobian": dict(zip(ARCHITECTURES, values.tolist(), strict=True))}, measure=column)
@@ -110,16 +110,16 @@ def write_folder(folder: Path, protocol: dict, weights: list[str], columns: dict
         "measurements": ["accuracy"],
         "strengths": {"cifar10": {"clean": [0], "jacobian": [0]}},
     }
-    (folder / "sweep.json").write_text(json.dumps(sweep_record | ({"weights": weights} if weights else {})))
+    (folder / "sweep.json").write_text(json.dumps(sweep_record))
     return Dataset(folder)
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Dataset]:
     rng = np.random.default_rng(0)
-    first = write_folder(tmp_path / "first", TEST_PROTOCOL, [], {"squared_norm": -ACCURACIES})
+    first = write_folder(tmp_path / "first", TEST_PROTOCOL, {"squared_norm": -ACCURACIES})
     columns = {"squared_norm": ACCURACIES**2, "norm": rng.uniform(size=len(ARCHITECTURES))}
-    second = write_folder(tmp_path / "second", TRAIN_PROTOCOL, [], columns)
+    second = write_folder(tmp_path / "second", TRAIN_PROTOCOL, columns)
     return [first, second]
 
 

@@ -26,7 +26,7 @@ def results(dataset):
     return results
 
 
-def test_default_names_use_the_nearest_epsilon(results):
+def test_default_names_use_strengths_nearest_to_epsilon_1(results):
     attacks = ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
     assert default_names(results) == ["clean", *(f"{key}:1/255" for key in attacks), "corruption"]
     assert nearest_strength("pgd", [0.5, 1.5]) == 0.5

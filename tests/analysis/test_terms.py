@@ -1,4 +1,4 @@
-"""Names of accuracies in `search` and `analyse`, and means over attacks in a norm ball."""
+"""Names of accuracies, such as `pgd:8/255`, and means over attacks in a norm ball."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_find_evaluations_reads_strengths_of_custom_attacks_in_units_of_their_no
     assert find_evaluations(results, "my.pgd:8/255") == []
     results.reader.folders[0]._custom_parameters["my.pgd"] = {"kind": "attack", "norm": "Linf"}
     assert find_evaluations(results, "my.pgd:8/255") == [("my.pgd", 8.0)]
-    assert find_evaluations(results, "my.pgd:8") == []  # 2040/255
+    assert find_evaluations(results, "my.pgd:8") == []  # epsilon 8 is 2040/255
 
 
 def test_find_evaluations_ignores_measures(results):

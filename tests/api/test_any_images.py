@@ -1,4 +1,4 @@
-"""The Python API with grey images, float images, class folders and many classes."""
+"""The Python API with grey or float images, class folders, many classes and half precision."""
 
 from pathlib import Path
 

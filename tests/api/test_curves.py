@@ -1,4 +1,4 @@
-"""Security curves: equality with evaluations at single epsilons, files, and wrong arguments."""
+"""Security curves: agreement with `evaluate`, special cases, and files."""
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 class LogitsNetwork(nn.Module):
-    """A network that returns only logits, with rounding that does not depend on the batch."""
+    """A network whose rounding does not depend on the batch."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ def test_curves_match_accuracies_of_evaluate(norm, key):
     evaluation = robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
     assert curves.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation.table["accuracy"].tolist()
     assert curves.table.loc[0, "clean_accuracy"] == evaluation.table["accuracy"][0]
-    # Distances of an evaluation are limited by its largest epsilon.
+    # Distances above an evaluation's largest epsilon become infinite; here, there are none.
     np.testing.assert_allclose(evaluation.distances[key], curves.distances["tiny"], rtol=1e-6)
     assert curves.table.loc[0, "n_images"] == 20
 

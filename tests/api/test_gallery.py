@@ -51,7 +51,7 @@ def test_show_draws_attacked_image_and_prediction():
 def test_show_accepts_one_image_and_uses_largest_default_radius():
     figure = robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "pgd_l2", steps=6)
     change = read_drawn_pixels(figure, 2) - IMAGES.images[0] / 255
-    assert 0.4 < np.linalg.norm(change) <= 0.5 + 14 * 0.5 / 255  # 192 pixels are rounded to 1/255
+    assert 0.4 < np.linalg.norm(change) <= 0.5 + 14 * 0.5 / 255  # 192 values are rounded to 1/255
     assert len(read_rows(figure, "caption")) == 3
 
 

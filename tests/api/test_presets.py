@@ -42,7 +42,7 @@ def without_seconds(evaluation: Evaluation) -> pd.DataFrame:
     return evaluation.table.drop(columns="seconds")
 
 
-def test_presets_have_the_parameters_of_the_protocol():
+def test_presets_have_the_strengths_of_the_protocol():
     strengths = {
         preset: {key: TASKS[key].parameters(**fields).strengths for key, fields in keys.items()}
         for preset, keys in PRESETS.items()

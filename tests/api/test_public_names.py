@@ -1,4 +1,4 @@
-"""Public names of the package, and the Python examples in the pages on single networks."""
+"""Public names of the package, and the Python examples in docs/api.md and docs/compare.md."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ print(sum(name.partition(".")[0] == "robust201" for name in sys.modules))
 
 
 @pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # caused by few steps
-def test_api_page_examples_run(monkeypatch, capsys, tmp_path):
+def test_examples_of_api_and_compare_pages_run(monkeypatch, capsys, tmp_path):
     quick_keys = PRESETS["quick"]
     monkeypatch.setitem(quick_keys, "aa_standard", quick_keys["aa_standard"] | {"steps": 3, "queries": 10})
     monkeypatch.setattr(api, "QUICK_IMAGES", 20)

@@ -31,11 +31,11 @@ KEYS = ["clean", "fgsm:4/255", "fgsm:8/255", "fog:3", {"fmn": {"epsilons": [1], 
 
 
 class CountingNetwork(TinyNetwork):
-    """A network that counts its calls, and raises a KeyboardInterrupt after a last call."""
+    """A network that counts its calls, and raises KeyboardInterrupt after its last allowed call."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
-        self.counts = {"calls": 0, "last call": 10**9}  # attributes that are numbers would affect the network's hash
+        self.counts = {"calls": 0, "last call": 10**9}  # a dict does not affect the network's hash
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         self.counts["calls"] += 1
@@ -71,7 +71,7 @@ def test_saved_evaluation_is_read_unchanged(tmp_path):
     assert loaded.latex() == result.latex()
 
 
-def test_interrupted_evaluation_computes_only_what_is_missing(tmp_path):
+def test_interrupted_evaluation_computes_only_missing_results(tmp_path):
     network = CountingNetwork()
     expected = evaluate(network)
     n_calls = network.counts["calls"]
@@ -177,7 +177,7 @@ def test_saving_rejects_networks_with_other_code_or_settings(tmp_path, changes):
         evaluate(ScaledNetwork(**changes), "clean", save=tmp_path)
     other = evaluate(ScaledNetwork(**changes), "clean")
     with pytest.raises(ConfigError, match="differ: network"):
-        other.save(tmp_path)  # the folder was written after the evaluation began
+        other.save(tmp_path)  # `save` compares the networks, too
     evaluate(ScaledNetwork(), "clean").save(tmp_path)
     assert_equal(robust201.Evaluation.load(tmp_path), result)
 

@@ -31,7 +31,7 @@ FULL_PARAMETERS = {
 every_attack = pytest.mark.parametrize("key", list(FULL_PARAMETERS))
 
 FEW_STEPS = {"steps": 12, "queries": 40}
-"""Few steps and queries, but enough for all branches of the attacks. APGD first halves its step size at step 3."""
+"""Few steps and queries that reach all branches. APGD can first halve step sizes after step 2."""
 
 
 def parameters_of(key, **changes):

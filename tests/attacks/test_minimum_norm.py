@@ -129,7 +129,7 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
     distances = distances_of(task.key, nearest)
     misclassified = classifier(nearest).argmax(dim=1) != LABELS
     positive_distances = sorted(set(distances[misclassified].tolist()) - {0.0})
-    # Exceed the distances slightly, since radii are rounded, and sums round differently in other batches.
+    # Exceed the distances slightly: radii are rounded, and rounding of norms depends on the batch.
     epsilons = [1.0001 * positive_distances[len(positive_distances) // 4], 1.0001 * positive_distances[-1]]
     parameters = task.parameters(steps=40, epsilons=epsilons)
     context = dataclasses.replace(tiny_context(task.key, classifier), engine="fused")

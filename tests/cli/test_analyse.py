@@ -1,4 +1,4 @@
-"""`robust201 analyse` on a synthetic dataset of the paper's size."""
+"""`robust201 analyse` on synthetic datasets; one has as many cells as the paper's dataset."""
 
 import json
 from collections.abc import Sequence

@@ -92,7 +92,7 @@ def test_commands_print_valid_json_and_matching_tables(robust201, write_sweep, f
 def test_status_and_plan_do_not_import_heavy_libraries(write_sweep, finished_results, tmp_path):
     for arguments, absent_modules in (
         (["status", str(finished_results)], {"torch", "ray", "pandas", "scipy"}),
-        # The results folder does not exist, because `plan` would read measured times from it.
+        # The results folder does not exist; otherwise, `plan` would read measured times from it, with pyarrow.
         (
             ["plan", str(write_sweep(results=str(tmp_path / "none")))],
             {"torch", "ray", "pandas", "scipy", "pyarrow"},

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT at random moments of commands: at most one line of output, and intact results."""
+"""SIGTERM and SIGINT at random moments of commands: at most one stderr line, and intact results."""
 
 import random
 import shutil

@@ -67,11 +67,11 @@ RECORDED_HASHES = {
     "shot_noise": "1da7d3d54429630c",
     "snow": "2519e2a6ed99e2b8",
     "zoom_blur": "7e376bc45bd2a205",
-    "snow of noise": "80408dc547255f0e",
+    "snow on noise": "80408dc547255f0e",
 }
-"""Corruption → hash over the hashes of its images at all sizes, except for jpeg_compression, whose bytes depend on the
-version of libjpeg. "snow of noise" is recorded because an older version of the code computed other pixels for it with
-OpenBLAS's kernels for AVX2."""
+"""Corruption → hash over the hashes of its images at all sizes. jpeg_compression is absent, because its bytes depend on
+libjpeg. "snow on noise" (snow on images of noise) is recorded because an older version of the code computed other
+pixels for it with OpenBLAS's kernels for AVX2."""
 
 
 def hashes_in_process_with(variables: Mapping[str, str]) -> dict[str, str]:

@@ -106,7 +106,7 @@ def test_maximum_number_of_images_merges_exactly(seed):
     assert merged["confidence_label"][0, 0] == int(sums.sum()) / (MAX_IMAGES * 2.0**32)
 
 
-def test_confidences_are_rounded_to_nearest_unit():
+def test_confidences_are_rounded_to_multiples_of_2_to_minus_32():
     logits = torch.randn((200, 7), generator=torch.Generator().manual_seed(2)) * 3
     for image_logits in logits:
         values = measure(image_logits[None], torch.tensor([4]), measurements=("confidence",))

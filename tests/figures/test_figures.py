@@ -39,7 +39,7 @@ def specify(name, results, **options) -> dict:
 
 
 def find_titles(name, results) -> list[str]:
-    """Return the titles of a figure's panels, with their lines."""
+    """Return the titles of a figure's panels, each as one string with line breaks."""
     panels = specify(name, results)["concat"]
     return ["\n".join(panel["title"]["text"]) for panel in panels if "title" in panel]
 
@@ -113,12 +113,12 @@ def test_figures_state_the_number_of_tied_cells(tied_results):
 
 
 def test_neighbour_changes_show_their_intervals_in_tooltips(tied_results):
-    on_cifar10 = replace(tied_results, name="cifar10")
-    frame = FIGURES["neighbours"].compute(on_cifar10)
+    cifar10_results = replace(tied_results, name="cifar10")  # has 10,000 images, so narrow intervals
+    frame = FIGURES["neighbours"].compute(cifar10_results)
     row = frame[(frame["neighbour"] == 9930) & (frame["score"] == "clean")].iloc[0]
     half_width = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
     assert (row["low"], row["high"]) == pytest.approx((-0.017 - half_width, -0.017 + half_width), abs=1e-6)
-    shown = find_rows("neighbours", on_cifar10, "score", "neighbour", "value", "low", "high")
+    shown = find_rows("neighbours", cifar10_results, "score", "neighbour", "value", "low", "high")
     expected = [100 * row[column] for column in ("change", "low", "high")]
     assert [values for score, cell, *values in shown if (score, cell) == ("clean", 9930)] == 2 * [
         pytest.approx(expected, abs=1e-3)
@@ -199,7 +199,7 @@ def test_figure_has_requested_width_and_fixed_text_sizes(dataset, tmp_path, widt
         svg = path.read_text()
         points = float(re.search(r'width="([\d.]+)pt"', svg)[1])
         assert points == pytest.approx(72 * inches, abs=0.1)
-        # Texts are text elements in the sizes of conference templates.
+        # Text is stored as text elements, not outlines, in font sizes of conference templates.
         sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px', svg)}
         assert sizes
         assert 5 <= min(sizes) <= max(sizes) <= 8

@@ -82,7 +82,7 @@ def test_claim_is_judged_by_the_interval_of_the_difference(mnist, cifar10, sd, v
 def test_claim_without_direction_is_judged_in_the_direction_of_the_published_mark():
     """For LeNet at epoch 25, the paper marks `mnist` as more robust than `cifar10_to_mnist`."""
     (claim,) = analyse.test_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
-    assert (claim.verdict, claim.printed) == (HOLDS, "MNIST at epoch 25")
+    assert (claim.verdict, claim.printed) == (HOLDS, "R of MNIST is higher: epochs 25")
 
 
 @pytest.mark.parametrize(("original", "verdicts"), [(0.51, [UNDECIDED, HOLDS]), (0.6, [HOLDS, HOLDS])])

@@ -1,4 +1,4 @@
-"""Robust features: generated images, numbers from exports, verdicts on constructed numbers."""
+"""The study of robust features: generated images, numbers from exports, and verdicts on constructed numbers."""
 
 import math
 from types import SimpleNamespace
@@ -28,16 +28,16 @@ def save_published(folder, images, labels):
 def test_import_rounds_pixels_and_keeps_labels(tmp_path):
     labels = torch.tensor([1, 0])
     make_images.import_published(save_published(tmp_path / "source", PIXELS, labels), tmp_path / "out")
-    made = ArrayFolder(tmp_path / "out/train")
-    np.testing.assert_array_equal(made.read("images"), np.round(PIXELS.numpy() * 255))
-    np.testing.assert_array_equal(made.read("labels"), labels)
+    arrays = ArrayFolder(tmp_path / "out/train")
+    np.testing.assert_array_equal(arrays.read("images"), np.round(PIXELS.numpy() * 255))
+    np.testing.assert_array_equal(arrays.read("labels"), labels)
 
 
-def test_judge_labels_excludes_images_with_the_label_of_their_starting_image(tmp_path):
+def test_judge_labels_ignores_images_with_the_label_of_their_starting_image(tmp_path):
     pixels = np.zeros((4, 3, 1, 1), np.uint8)
     pixels[np.arange(4), [1, 2, 1, 0]] = 255  # the judge returns the brightest channel
-    made = LabelledImages(pixels, np.array([1, 2, 0, 1]))
-    write_made_split(tmp_path, "train", made, recipe={}, n_classes=3, start_rows=np.array([4, 4, 7, 7]))
+    images = LabelledImages(pixels, np.array([1, 2, 0, 1]))
+    write_made_split(tmp_path, "train", images, recipe={}, n_classes=3, start_rows=np.array([4, 4, 7, 7]))
     starts = SimpleNamespace(indices=np.array([4, 7]), labels=np.array([0, 1]))
     fractions = make_images.judge_labels(tmp_path, starts, lambda batch: batch.mean(dim=(2, 3)))
     assert fractions == pytest.approx((2 / 3, 1 / 3))
@@ -137,7 +137,7 @@ def test_claims_on_equivariance_follow_planted_effects(effects, verdicts):
     assert [claim.verdict for claim in claims] == verdicts
 
 
-def test_best_candidate_depends_on_the_half_of_the_images():
+def test_best_candidate_differs_between_the_halves_of_the_images():
     rows = [
         ("rot30", "D", "STN-ResNet-18", "d-std-high", 0.5, 0.7),
         ("rot30", "D", "STN-ResNet-34", "d-std-low", 0.6, 0.4),

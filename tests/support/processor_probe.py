@@ -87,7 +87,7 @@ def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
 
 
 def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
-    yield "snow of noise", snow_of_noise()
+    yield "snow on noise", snow_of_noise()
     yield "synthetic frost", synthetic_frost(0).images
     grey = raw_integers("grey", shape=(20, 28, 28), below=256).astype(np.uint8)
     for size in (32, 96):

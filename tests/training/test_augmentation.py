@@ -60,7 +60,7 @@ def test_augmentation_differs_between_images_seeds_and_epochs(fields):
 
 @settings(max_examples=30)
 @given(st.booleans(), st.integers(0, 3), st.integers(0, 4), st.integers(0, 50))
-def test_flip_and_crop_shift_and_mirror_images(flip, padding, epoch, seed):
+def test_flip_mirrors_and_crop_shifts_images(flip, padding, epoch, seed):
     images = make_pixels(6, low=1)
     augmented = np.rint(augment({"flip": flip, "crop_padding": padding}, images, epoch=epoch, seed=seed) * 255)
     for image, augmented_image in zip(images, augmented, strict=True):

@@ -26,7 +26,7 @@ def pair(n_first: int, n_second: int) -> tuple[NDArray[np.int64], NDArray[np.int
     """Pair the images of two sets at random, each at most once, so that every image of the smaller set is paired.
 
     Returns:
-        Ascending rows (n,) of the first set, and the rows (n,) of the second set that are paired with them.
+        Ascending indices (n,) into the first set, and the indices (n,) into the second set that are paired with them.
     """
     n_pairs = min(n_first, n_second)
     # NumPy guarantees the raw stream of a bit generator across versions, but not the results of `permutation`.

@@ -38,7 +38,7 @@ class KeyResults(NamedTuple):
         rows: rows of the table (values by column name), by ascending strength.
         protocol: the parameters and all other fields that affect the numbers.
         outcomes: (N,) bool by strength: whether each image was classified correctly. Measures have none.
-        distances: (N,) sizes of the smallest perturbations for pixels in [0, 1]; None if the key does not find any.
+        distances: (N,) sizes of the smallest perturbations of pixels in [0, 1]; None unless a minimum-norm attack.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -80,8 +80,8 @@ class Evaluation:
     Attributes:
         network: name of the network's class, or of the network in a dataset.
         network_sha256: digest of the network's code, settings, tensors and normalisation; empty if it is unknown.
-        logits: logits of the first images, to distinguish networks with equal `network_sha256` whose classes call
-            different functions of other modules; empty if they are unknown.
+        logits: logits of the first images, because `network_sha256` does not cover functions that the network's class
+            imports from other modules; empty if they are unknown.
         images_sha256: digest of images and labels; comparisons require equal digests.
         image_shape: (channels, height, width) of the images; empty if it is unknown.
         positions: (N,) positions of the evaluated images in the input, which has more images if a subset was evaluated.

@@ -79,7 +79,7 @@ class UserFunction:
         digest = hashlib.sha256(source).hexdigest()
         if digest != self.sha256:
             raise ConfigError(
-                f"Loading {self.label} failed: the file has changed since it was planned (SHA-256 "
+                f"Loading {self.label} failed: the file has changed since the run was planned (SHA-256 "
                 f"{self.sha256[:16]}…, now {digest[:16]}…). Start the run again to plan with the new file."
             )
         module_name = _module_name(digest)

@@ -34,8 +34,8 @@ class Finding(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        names_subject = self.kind in {"damaged", "missing"}
-        return self.message if names_subject else f"{self.kind}: {self.subject}: {self.message}"
+        has_subject = self.kind in {"damaged", "missing"}
+        return self.message if has_subject else f"{self.kind}: {self.subject}: {self.message}"
 
 
 OnFile = Callable[[int, int], None]
@@ -46,7 +46,7 @@ def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[F
     """Yield contradictions in merged folders: files of one part that differ, and differing corrupted images."""
     plan, folder = open_results(results)
     listing = {
-        dataset: merge_names([names[_shares_part(names)], *_corrupted_examples(plan, dataset, sources)])
+        dataset: merge_names([names[_shares_part(names)], *_corruption_samples(plan, dataset, sources)])
         for dataset, names in folder.list().items()
     }
     for finding in check_files(plan, folder, listing):
@@ -54,7 +54,7 @@ def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[F
             yield finding
 
 
-def _corrupted_examples(plan: Plan, dataset: str, sources: Sequence[Listing]) -> Iterator[Names]:
+def _corruption_samples(plan: Plan, dataset: str, sources: Sequence[Listing]) -> Iterator[Names]:
     """Yield one file per folder, corruption and tuple of severities, which is enough to compare corrupted images."""
     for key in plan.keys:
         if key.dataset == dataset and key.task.kind == "corruption":
@@ -135,9 +135,9 @@ class _Checker:
 
     def _compare_pixels(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
         for severity, pixels in shard.pixels.items():
-            known, first = self._pixels.setdefault((shard.unit.protocol, severity), (pixels, name.path))
-            if known != pixels:
-                message = f"computed from other corrupted images of severity {severity:g} than {first}"
+            first_pixels, first_path = self._pixels.setdefault((shard.unit.protocol, severity), (pixels, name.path))
+            if first_pixels != pixels:
+                message = f"computed from other corrupted images of severity {severity:g} than {first_path}"
                 yield Finding("pixels", name.path, message)
 
     def _compare_duplicates(self, name: ShardName, shard: Shard) -> Iterator[Finding]:
@@ -148,8 +148,8 @@ class _Checker:
             for column, array in values.items():
                 digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
                 part = name.slice, name.slices, strength, column
-                known, first = self._values.setdefault(part, (digest, name.path))
-                if known != digest:
-                    differing.add((first, column))
-        for first, column in sorted(differing):
-            yield Finding("duplicate", name.path, f"{column} differs from {first}, which has the same part")
+                first_digest, first_path = self._values.setdefault(part, (digest, name.path))
+                if first_digest != digest:
+                    differing.add((first_path, column))
+        for first_path, column in sorted(differing):
+            yield Finding("duplicate", name.path, f"{column} differs from {first_path}, which has the same part")

@@ -70,7 +70,7 @@ def move_channels_first(source: Path | str, images: NDArray[Any]) -> NDArray[Any
     return images if images.shape[1] in {1, 3} else images.transpose(0, 3, 1, 2)
 
 
-def check_bright(source: Path | str, images: NDArray[np.uint8]) -> None:
+def check_pixel_range(source: Path | str, images: NDArray[np.uint8]) -> None:
     """Reject 8-bit images whose largest pixel is 1, which were probably divided by 255."""
     if images.max(initial=0) == 1:
         raise DatasetError(

@@ -77,8 +77,8 @@ def load_images(
 
     With a path, names outside `DATASETS` are allowed, too: then the number of classes and the image size (unless
     `image_size` is set) are taken from the files. `resize` applies to all images of class folders and Parquet files,
-    which may have any size. `count` selects a class-stratified subset (see `select`); of class folders, only this
-    subset is decoded.
+    which may have any size. `count` selects a class-stratified subset (see `select`); for class folders, only
+    this subset is decoded.
 
     `form` is one of the dataset's forms; None tries all of them. `path` is a file, the folder of the images or its
     parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and counts.

@@ -15,9 +15,9 @@ from robust201.core.records import MAX_CLASSES, Split
 from robust201.images.checks import (
     LabelledImages,
     as_labels,
-    check_bright,
     check_count,
     check_labels,
+    check_pixel_range,
     move_channels_first,
 )
 from robust201.images.specs import DatasetSpec
@@ -77,5 +77,5 @@ def _check_images(path: Path, array: NDArray[Any], spec: DatasetSpec) -> NDArray
             f"Reading images failed for {path}: expected uint8 images (N, {size}, {size}, {n_channels}) or (N, "
             f"{n_channels}, {size}, {size}), got {array.dtype} {array.shape}. {remedy}"
         )
-    check_bright(path, images)
+    check_pixel_range(path, images)
     return np.ascontiguousarray(images)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, warn_caller
 from robust201.core.records import NO_NORMALISATION, ImageSet
-from robust201.images.checks import as_labels, check_bright, move_channels_first
+from robust201.images.checks import as_labels, check_pixel_range, move_channels_first
 
 _ROUNDING_TOLERANCE = 1e-3
 """Floats count as 8-bit pixels if each of them, times 255, is at most this far from an integer. The rounding error of
@@ -76,7 +76,7 @@ def _as_array(values: Any, argument_name: str) -> NDArray[Any]:
 
 def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if pixels.dtype == np.uint8:
-        check_bright("`images`", pixels)
+        check_pixel_range("`images`", pixels)
         return pixels
     if pixels.dtype not in (np.float32, np.float64):
         raise DatasetError(

@@ -49,7 +49,8 @@ class Attack(Parameters):
         _ = self.strengths
         foreign = [name for name in self.model_fields_set if self.only_in.get(name, self.norm) != self.norm]
         if foreign:
-            raise ValueError(f"{foreign[0]}: expected no value in {self.norm}, got one. Remove it.")
+            name = foreign[0]
+            raise ValueError(f"{name}: expected norm {self.only_in[name]}, got {self.norm}. Remove `{name}`.")
         return self
 
     @model_serializer(mode="wrap")
@@ -115,7 +116,7 @@ class Pgd(Attack):
 
 
 class PgdVariant(Attack):
-    """Projected gradient descent as in Wang and Horne (2020), with parameters for what differs between programs."""
+    """Projected gradient descent as in Wang and Horne (2020), with parameters for details in which programs differ."""
 
     only_in: ClassVar[Mapping[str, Norm]] = {"rel_stepsize": "Linf", "step_size": "L2"}
 
@@ -146,19 +147,19 @@ class PgdVariant(Attack):
         """Return why Foolbox cannot run this variant: it returns only the last iterate, without the starting point."""
         if engine == "reference" and self.iterate == "best":
             return (
-                "expected iterate: last with engine: reference, since Foolbox returns the last iterate, got best. "
+                "iterate: best needs engine: fused, since Foolbox returns the last iterate, got engine: reference. "
                 "Set engine: fused or iterate: last."
             )
         if engine == "reference" and self.label == "predicted" and self.random_start:
             return (
-                "expected label: given with engine: reference and random_start: true, since Foolbox does not return "
-                "its starting points, got predicted. Set engine: fused or random_start: false."
+                "label: predicted with random_start: true needs engine: fused, since Foolbox does not return its "
+                "starting points, got engine: reference. Set engine: fused or random_start: false."
             )
         return None
 
 
 _RESISTING_FRACTION = 0.4
-"""Typical fraction of the images that the first attack (or target class) does not fool, so that the next one needs them
+"""Typical fraction of the images that the first attack (or target class) does not fool, and that remain for the next
 (docs/protocol/statistics.md, "Cost")."""
 
 _QUERY_FRACTION = 0.39
@@ -216,11 +217,11 @@ class FabTargeted(Attack):
         return (4.0 * self.steps + 3) * n_runs + 4
 
 
-def _untileable_reason(norm: Norm, height: int, width: int) -> str | None:
+def _too_small_reason(norm: Norm, height: int, width: int) -> str | None:
     """Return why Square cannot start on images of this size in a norm, or None if it can."""
     if norm == "Linf" or height >= 5:
         return None
-    return f"expected images of 5 pixels or more (Square's first tiles in {norm}), got {height}x{width}."
+    return f"expected a height of at least 5 pixels, for Square's first tiles in {norm}, got {height}x{width}."
 
 
 class Square(Attack):
@@ -238,7 +239,7 @@ class Square(Attack):
         return _QUERY_FRACTION * self.queries * self.restarts + 6
 
     def unsupported_shape_reason(self, height: int, width: int) -> str | None:
-        return _untileable_reason(self.norm, height, width)
+        return _too_small_reason(self.norm, height, width)
 
 
 class Standard(Attack):
@@ -269,7 +270,7 @@ class Standard(Attack):
         return apgd_ce + _RESISTING_FRACTION * (apgd_t + fab_t) + _QUERY_FRACTION * square
 
     def unsupported_shape_reason(self, height: int, width: int) -> str | None:
-        return _untileable_reason(self.norm, height, width)
+        return _too_small_reason(self.norm, height, width)
 
 
 class Fmn(Attack):
@@ -370,8 +371,8 @@ _PGD_7_EPSILONS = ("1/255", "2/255", "4/255", "8/255")
 _EPSILONS: dict[Norm, tuple[float | str, ...]] = {"Linf": PAPER_EPSILONS, "L2": (0.25, 0.5), "L1": (3.0, 6.0, 12.0)}
 """Default epsilons of each norm."""
 
-_ALL = Procedure()
-_ONCE = Procedure(attacks="correct")
+_ALL = Procedure()  # one run on every image
+_ONCE = Procedure(attacks="correct")  # one run on the images that are classified correctly
 _RESTARTS = replace(_ONCE, runs=lambda options, _n_classes: options.restarts)
 _TARGETS = replace(_ONCE, runs=lambda options, n_classes: options.n_runs(n_classes))
 

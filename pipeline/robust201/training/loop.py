@@ -42,7 +42,7 @@ _N_CHECKED_IMAGES = 8
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The weights after `step` steps; a learning rate that drops at this point applies only to later steps.
+    """The weights after `step` steps; a drop of the learning rate at this step affects only later steps.
 
     Attributes:
         step: number of steps so far; 0 for the initial weights.
@@ -96,9 +96,10 @@ def train(
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
         CheckpointError: `start` does not fit the network.
         ConfigError: this machine lacks the device or precision, or `Recipe.snapshot_steps` rejects the recipe.
-        DatasetError: there are too few robust images for a mixture.
+        DatasetError: the robust dataset has too few images for the mixture (see `training.data`).
         EvaluationError: the loss or weights are not finite, or the network rejects a batch of one image.
-        NetworkError: the untrained network's logits are invalid, nothing is trainable, or two builds are one module.
+        NetworkError: the untrained network's logits are invalid, nothing is trainable, or
+            building the network twice returns the same module.
         StorageError: a state cannot be read or written, or belongs to another training run.
     """
     _check_device(device, precision)
