@@ -1,4 +1,4 @@
-"""Random numbers of the networks' tests."""
+"""Fixture that seeds PyTorch in the tests of networks."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""On a simulated accelerator, all but compiled cells give the CPU's bits, and gradient attacks wait in no step."""
+"""Simulated accelerator: bit-identity with the CPU, and how often the host waits for the device."""
 
 import dataclasses
 
@@ -76,7 +76,7 @@ def test_device_computes_values_rejects_mixed_devices_and_counts_waits():
         x.cumsum(dim=0)
 
 
-def test_cumulative_sum_has_the_bits_of_the_cpu():
+def test_cumulative_sum_is_bit_identical_to_the_cpu():
     values = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 3072, 2)).astype(np.float32))
     assert torch.equal(cumulative_sum(values.to(NAME), dim=1).cpu(), values.cumsum(dim=1))
 
@@ -96,7 +96,7 @@ def evaluate_on(device, key, *, attack_samples=20, **changes):
 
 # The ensembles in L2 and L1 are omitted, because their stages are also keys.
 @pytest.mark.parametrize("key", [key for key in TASKS if key not in ("aa_standard_l2", "aa_standard_l1")])
-def test_results_have_the_bits_of_the_cpu(key):
+def test_results_are_bit_identical_to_the_cpu(key):
     changes = {"steps": 16} if key == "hessian_weights" else {}
     expected, _ = evaluate_on("cpu", key, **changes)
     actual, _ = evaluate_on(NAME, key, **changes)
@@ -132,7 +132,7 @@ def test_number_of_waits_follows_from_the_procedure_of_the_attack(key):
 @pytest.mark.parametrize("key", ["aa_square", "aa_square_l2"])
 def test_square_waits_once_per_check_for_fooled_images(key):
     n_waits = [len(evaluate_on(NAME, key, attack_samples=2048, queries=queries)[1]) for queries in (20, 40, 90)]
-    # Square checks after each of the first 64 queries, then after every second, third and fourth query.
+    # Square checks after each of the first 64 queries, then after every second query (up to 96).
     assert np.diff(n_waits).tolist() == [20, 37]
 
 
@@ -144,7 +144,7 @@ def passes_on(device, classifier):
 
 # Networks with 34 layers are omitted, because they have the same types of blocks as networks with 18 layers.
 @pytest.mark.parametrize("name", [name for name in NETWORKS if not name.endswith("34")])
-def test_zoo_networks_have_the_bits_of_the_cpu(name):
+def test_zoo_networks_are_bit_identical_to_the_cpu(name):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = NETWORKS[name].build(NETWORKS[name].width_divisor, 10)
@@ -152,12 +152,12 @@ def test_zoo_networks_have_the_bits_of_the_cpu(name):
     assert_same_passes(lambda device: Classifier(network, NORMALISATION, 10, device=device, **layout))
 
 
-def test_cells_have_the_bits_of_the_cpu():
+def test_cells_are_bit_identical_to_the_cpu():
     network = network_of(SPEC)
     assert_same_passes(lambda device: Classifier(network, CELL_NORMALISATION, N_CELL_CLASSES, device=device))
 
 
-def test_compiled_cells_are_close_to_those_of_the_cpu():
+def test_compiled_cells_match_the_cpu_within_tolerance():
     """On a CPU, oneDNN computes fused convolutions, whose rounding differs. Folding copies nothing from the device."""
     with count_waits() as waits:
         on_device = compile_network(network_of(SPEC), SPEC, CELL_NORMALISATION, device=NAME)

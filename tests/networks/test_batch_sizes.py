@@ -47,7 +47,7 @@ class PeakMemory(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def _simulate_memory(monkeypatch):
-    """Measure the memory of the CPU's tensors as that of a GPU."""
+    """Measure the peak memory of CPU tensors instead of a GPU's peak memory."""
 
     def peak_bytes(_device, compute):
         with PeakMemory() as memory:

@@ -1,4 +1,4 @@
-"""A worker's checks before evaluations: wrongly compiled networks, overflows and unavailable devices."""
+"""Checks before evaluations: overflows, wrongly compiled networks and unavailable devices."""
 
 import pytest
 import torch

@@ -258,7 +258,7 @@ def hatch_build():
 
 
 def build_wheel(hatch_build, folder):
-    """Run the hook on a folder; return what it tells hatch about the wheel."""
+    """Run the build hook on a folder, and return the build data that hatch receives."""
     build_data = {"artifacts": [], "pure_python": True}
     hook = hatch_build.CustomBuildHook(str(folder), {}, None, None, str(folder), "wheel")
     hook.initialize("standard", build_data)

@@ -54,8 +54,8 @@ def test_macs_rejects_other_image_sizes_for_fixed_size_networks():
 @pytest.mark.parametrize(
     ("name", "parameters", "macs"),
     [
-        # The numbers of parameters are those of widely used implementations, or the sums of the published layers'
-        # sizes. The multiply-accumulates are those of the formulas of convolutions and matrix products.
+        # The numbers of parameters are those of widely used implementations, or sums over the
+        # published layers. Multiply-accumulates follow from the layers' shapes.
         ("resnet18", 11_173_962, 555_422_720),
         ("resnet34", 21_282_122, None),
         ("resnet50", 23_520_842, 1_297_829_888),

@@ -78,7 +78,7 @@ def test_spatial_transformer_matches_affine_grid():
 
 
 def rotate(images, degrees):
-    """Return images rotated by an angle; rotations are clockwise, because y points down."""
+    """Return rotated images; positive angles are clockwise, because y points down."""
     angle = math.radians(degrees)
     inverse_rotation = torch.tensor(
         [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=images.dtype

@@ -13,7 +13,7 @@ from jobs.papers.controls import networks, prepare
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
-    """Return random weights by the names of layer and array, with the axes in Keras's order."""
+    """Return random weights by ``LAYER/ARRAY``, with axes in Keras's order."""
     rng = np.random.default_rng(0)
     channels = [3, 64, 64, 128, 128, 64, 64]
     arrays = {}

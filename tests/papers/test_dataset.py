@@ -21,7 +21,7 @@ SMALL_NETWORK = {"network": {"channels": 8, "cells": 1}}
 
 
 def make_results(accuracies, *, sweep=None, jacobian=None):
-    """Return results with accuracies {(key, strength): {cell: accuracy}}; without `sweep`, as from published files."""
+    """Return results from {(key, strength): {cell: accuracy}}; no `sweep` means published files."""
     return Results(None, sweep or {}, pd.DataFrame(accuracies), CLASSES, CELLS, pd.Series(jacobian or {}, dtype=float))
 
 
@@ -107,7 +107,7 @@ def test_square_with_fewer_queries_cannot_refute_the_order_of_attacks():
     ("signs", "n_cells", "verdict"),
     [((-1, -1, -1), 20, HOLDS), ((1, -1, -1), 400, FAILS), ((-1, 0, -1), 400, FAILS), ((-1, 0, -1), 20, UNDECIDED)],
 )
-def test_jacobian_claim_needs_one_sign_at_all_small_epsilons(signs, n_cells, verdict):
+def test_jacobian_claim_needs_equal_signs_and_no_weak_correlation(signs, n_cells, verdict):
     cells = [*CELLS][:n_cells]
     norms = np.random.default_rng(0).permutation(len(cells)) / len(cells)
     unrelated = np.random.default_rng(1).permutation(len(cells)) / len(cells)
@@ -126,7 +126,7 @@ def test_tau_estimate_is_none_for_few_distinct_accuracies():
     assert analyse.tau_estimate(norms, -norms, 1).value == pytest.approx(-1)
 
 
-def test_claim_about_cells_of_equal_size_needs_a_factor_of_two():
+def test_claim_about_cells_of_equal_size_needs_the_published_factor():
     same_size = [index for index, cell in CELLS.items() if analyse.kernel_parameters(cell) == 18]
     assert len(same_size) == 408
     wide = make_results({("pgd", 1.0): dict(zip(same_size, np.linspace(0.2, 0.45, 408), strict=True))})

@@ -1,4 +1,4 @@
-"""R by image distribution: published decisions follow from published numbers, and claims are judged by intervals."""
+"""Robustness R by image distribution: significance marks, verdicts on claims, blended images."""
 
 import numpy as np
 import pandas as pd

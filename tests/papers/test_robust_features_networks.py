@@ -203,7 +203,7 @@ def test_narrow_network_has_the_published_initial_weights():
     assert (network.linear.bias == 0).all()
 
 
-def test_narrow_network_shortcuts_average_and_pad_channels():
+def test_narrow_network_shortcuts_pool_pixels_and_pad_channels():
     unit = build("resnet32-narrow-w4", 10).stage2[0].eval()
     nn.init.zeros_(unit.conv2.weight)
     inputs = torch.randn(2, 4, 8, 8)

@@ -1,4 +1,4 @@
-"""Documents call benchmarks with valid options; the GPU benchmark and the plain-loop benchmark run."""
+"""Documented benchmark commands have valid options; the GPU and plain-loop benchmarks run."""
 
 import argparse
 import re
@@ -16,7 +16,7 @@ from robust201.images import load_images
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import documents
 
-# Foolbox, which a benchmark imports, uses an old name of SciPy's.
+# Foolbox, which a benchmark imports, uses a deprecated name in SciPy.
 pytestmark = pytest.mark.filterwarnings("ignore:Please import:DeprecationWarning")
 
 MODULES = sorted(f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks").glob("*.py"))
@@ -76,7 +76,7 @@ def test_gpu_step_is_measured(name):
     result = gpu.measure_in_process(name, "cpu")
     assert "error" not in result
     assert result["rows"]
-    assert all(row.get("exit_code", 0) in (0, 5) for row in result["rows"])  # 5: no tests of a GPU without one
+    assert all(row.get("exit_code", 0) in (0, 5) for row in result["rows"])  # 5: no tests
     assert all(row["bits_of_compiled"] for row in result["rows"] if row.get("variant") == "compiled")
 
 

@@ -41,7 +41,7 @@ LAYERS = (
 ROOT_FILES = {"__init__.py", "__main__.py", "api.py", "comparing.py", "gallery.py", "loading.py", "sampling.py"}
 """Modules in the package's root folder, such as the API and the entry point."""
 
-# Modules and folders that may import a heavy library. Ray has two importers: the executor and the Jobs API client.
+# Modules and folders that may import a heavy library, or pickle.
 ALLOWED_IMPORTERS = {
     "ray": {
         "run/cluster.py",

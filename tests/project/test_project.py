@@ -45,7 +45,7 @@ def test_constraints_satisfy_version_ranges():
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement_text
 
 
-def test_paper_sweep_finds_files_in_folders_of_fetch(tmp_path, monkeypatch):
+def test_paper_sweep_finds_files_where_fetch_stores_them(tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
     assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]

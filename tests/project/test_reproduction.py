@@ -1,4 +1,4 @@
-"""docs/reproduction.md and README.md count the verdicts in docs/tables/reproduction.csv, whose evidence exists."""
+"""Pages state the numbers of verdicts in docs/tables/reproduction.csv; its evidence files exist."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""Handling of untrusted data (SECURITY.md): YAML without objects, and a sweep that opens no pickle.
+"""Untrusted data (SECURITY.md): YAML creates no arbitrary objects, and a sweep opens no pickles.
 
 Ruff (rules S) finds unsafe calls, and `test_layers.py` finds imports of pickle.
 """

@@ -12,7 +12,7 @@ def module_path(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- Only `networks.device` names CUDA and changes PyTorch's settings -------------------------------------------------
+# --- Only listed files name CUDA or change PyTorch's settings -------------------------------------
 
 DEVICE_ATTRIBUTES = re.compile(
     r"torch\.(cuda|backends|version|autocast|set_(deterministic|float32)\w*|use_deterministic\w*)"
@@ -34,7 +34,7 @@ def device_names(path: Path) -> Iterator[str]:
             yield "'cuda'"
 
 
-def test_only_the_device_module_names_cuda():
+def test_only_listed_files_name_cuda():
     names_in = {module_path(path): set(device_names(path)) for path in list_sources()}
     assert {file for file, names in names_in.items() if names} - FILES_WITH_DEVICE_NAMES.keys() == set()
     assert names_in["networks/device.py"] >= {"torch.cuda", "torch.backends", "torch.autocast", ".pin_memory", "'cuda'"}

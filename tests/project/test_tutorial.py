@@ -1,4 +1,4 @@
-"""The tutorial's examples run in order, with fewer steps of AutoAttack and fewer images of curves."""
+"""The tutorial's examples run in order, with a shorter AutoAttack and fewer images for curves."""
 
 import shlex
 from pathlib import Path

@@ -96,9 +96,7 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     ("measurements", "expected"),
     [(None, ("accuracy",)), (["cm"], ("cm",)), (["accuracy", "confidence"], ("accuracy", "confidence"))],
 )
-def test_confusion_matrices_of_many_classes_are_measured_only_on_request(
-    photos, write_custom_sweep, measurements, expected
-):
+def test_default_measurements_with_many_classes(photos, write_custom_sweep, measurements, expected):
     changes = {} if measurements is None else {"measurements": measurements}
     assert load_config(write_custom_sweep(dataset_section(photos), **changes)).measurements == expected
     config_with_256_classes = load_config(write_custom_sweep(dataset_section(photos, classes=256), **changes))

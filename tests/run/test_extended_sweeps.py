@@ -36,7 +36,7 @@ def run(config: SweepConfig) -> tuple[int, SweepWork]:
 
 
 def read_columns(results: Path) -> dict[tuple[str, int | str, str], UnitRows]:
-    """Read the columns of units by strength, for each key, architecture and weights."""
+    """Return the columns of each unit by strength, by (key, architecture, weights)."""
     return {(unit.key, unit.architecture, unit.weights): rows for unit, rows in read_rows(results)}
 
 
@@ -98,7 +98,7 @@ def test_engines_give_nearly_equal_measures(make_sweep, tmp_path, projections):
 
 @pytest.fixture
 def store_with_two_recipes(tmp_path: Path) -> Path:
-    """Write a store with two networks, each trained with two recipes, for 1 and 2 epochs, with seeds 0 and 1."""
+    """Write a store with weights of two cells for two recipes, 1 and 2 epochs, seeds 0 and 1."""
     folder = tmp_path / "recipes"
     with CheckpointStore(folder) as store:
         for torch_seed, (index, recipe, epochs, seed) in enumerate(

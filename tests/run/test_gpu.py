@@ -217,7 +217,7 @@ def test_chosen_batches_fit_into_the_memory(device):
 
 def test_batch_size_changes_logits_by_rounding_only(device):
     network = compile_on(device, specs()[991])
-    pixels, _ = move_to(device, *images_of(32, n_images=400))  # two batches of 256, or one of 512
+    pixels, _ = move_to(device, *images_of(32, n_images=400))  # batches of 256, 64, 64, 16, or 512
     logits = []
     for maximum in (256, 4096):
         network.batch_sizes = BatchSizes(Maxima(maximum, maximum), is_padded=True)

@@ -71,7 +71,7 @@ def test_signals_reach_the_child():
     process.stdout.close()
 
 
-def test_session_ends_with_a_killed_guard():
+def test_session_ends_if_the_guard_is_killed():
     code = ATTACH + HELPER + "print(os.getpid(), a.folder, flush=True); time.sleep(300)"
     process = start_guard(code)
     leader, folder = process.stdout.readline().split()

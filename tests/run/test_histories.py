@@ -1,4 +1,4 @@
-"""A sweep has the same evaluations, slices and exported bytes, whatever runs have computed it."""
+"""Evaluations, slices and exported bytes do not depend on which runs computed a sweep."""
 
 import contextlib
 import random
@@ -26,7 +26,7 @@ OPTIONS = {"images": {"count": 20, "seed": 0}, "execution": {"device": "cpu", "g
 
 
 def variants(make_sweep):
-    """Return sweeps with fewer or more strengths and measurements, and filters."""
+    """Return (sweep, filters) pairs that differ in strengths, measurements and selection."""
     config = make_sweep(keys=KEYS, **OPTIONS)
     fewer = KEYS | {"fgsm": {"epsilons": ["2/255"]}, "brightness": {"severities": [5]}}
     more = KEYS | {"fgsm": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}}

@@ -1,4 +1,4 @@
-"""Workers generate corrupted images as parts: only the required images, once, and with the planned libraries."""
+"""Parts that generate corrupted images: only those required, and with the planned libraries."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor

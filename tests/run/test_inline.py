@@ -140,5 +140,5 @@ def test_filtered_run_without_the_weights_of_other_networks_keeps_their_results(
     run_inline(config, Filters(architectures=(21,)))
     assert read_state(config.results).n_done == 2
     changed = config.model_copy(update={"checkpoints": config.checkpoints.model_copy(update={"epochs": 1})})
-    run_inline(changed, Filters(architectures=(21,)))  # with `epochs`, the weights of network 0 may be others
+    run_inline(changed, Filters(architectures=(21,)))  # `epochs` may select other weights for #0
     assert read_state(config.results).n_done == 1

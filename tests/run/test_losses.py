@@ -47,7 +47,7 @@ class UnreliableCluster:
     """One worker in this process, with two parts in flight.
 
     At random, it is lost before it computes a part (its machine vanishes), or after it has stored the part's results
-    (the network is cut, so that the outcome is lost).
+    (the connection is cut, so the outcome is lost).
     """
 
     def __init__(self, rng, counts, start_worker):

@@ -93,7 +93,7 @@ def test_wrong_weights_of_user_network_are_reported_by_workers(robust201, write_
     assert result.code == 3
     assert "CheckpointError: Loading weights failed for narrow digits" in result.err
     assert not list((tmp_path / "results").rglob("*.parquet"))
-    # Planning and doctor do not execute the file.
+    # Planning does not execute the file, so it cannot check the shapes.
     assert robust201("plan", "--check", sweep).code == 0
 
 

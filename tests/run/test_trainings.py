@@ -262,7 +262,7 @@ def test_drained_run_resumes_to_same_bytes(tmp_path, uninterrupted_hashes, n_ste
     signal_after(n_steps, monkeypatch)
     tally = run_trainings(config)
     assert (tally.is_drained, tally.is_complete) == (True, False)
-    # The final epoch of each recipe counts only with its snapshot, which a signal at its last step does not prevent.
+    # A signal during a recipe's last step does not prevent the final snapshot and epoch.
     assert tally.n_done == n_steps // 3
     assert sorted(step for recipe, step in records_by_recipe_and_step(config) if recipe == "plain") == [
         step for step in STEPS if step <= n_steps
