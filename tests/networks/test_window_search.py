@@ -130,13 +130,13 @@ class FullPasses:
         raise NotImplementedError
 
 
-def run_square(model, images, labels, *, queries, epsilons, restarts=1, batch_size=64, subset=None):
+def run_square(model, images, labels, *, queries, epsilons, restarts=1, batch_size=64, subset=None, p_init=0.8):
     """Return the attacked images (S, N, 3, H, W) of Square for S epsilons; NaN for images outside `subset`."""
     rows = np.arange(len(images)) if subset is None else np.asarray(subset)
     batched_model = BatchedModel(model, N_CLASSES, batch_size, 10_000)
     request = Request(tuple(255 * epsilon for epsilon in epsilons), images[rows], labels[rows], rows)
     attacked_images = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
-    parameters = SQUARE.parameters(queries=queries, restarts=restarts)
+    parameters = SQUARE.parameters(queries=queries, restarts=restarts, p_init=p_init)
     for batch in run_attack(SQUARE, parameters, batched_model, request, RandomNumbers(0, "aa_square")):
         attacked_images[batch.strength_index][torch.from_numpy(rows[batch.positions])] = batch.images
     return attacked_images
@@ -168,12 +168,12 @@ def record_searches(monkeypatch):
 
 
 @needs_library
-def test_square_images_are_the_same_with_native_searches(network_images_labels, monkeypatch):
+@pytest.mark.parametrize("p_init", [0.8, 0.05])  # windows with sides of 14 to 4, and of 4 to 1 pixels
+def test_square_images_are_the_same_with_native_searches(network_images_labels, monkeypatch, p_init):
     fix_depth(99, monkeypatch)
     queries = record_searches(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255, 4 / 255)
-    # Windows have sides of 14, 10, 7, 5 and 4 pixels. Only later queries have smaller windows.
-    options = {"queries": 625, "epsilons": epsilons, "restarts": 2}
+    options = {"queries": 625, "epsilons": epsilons, "restarts": 2, "p_init": p_init}
     incremental = run_square(*network_images_labels, **options)
     assert len(queries) > 900
     network, *images_labels = network_images_labels
