@@ -71,7 +71,7 @@ def test_correlate_measures_finds_planted_correlations(tmp_path):
     assert np.isnan(rows.loc["same", "clean", 0.0]["kendall"])
 
 
-def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path):
+def test_correlate_measures_selects_keys_and_needs_enough_architectures(tmp_path):
     results, table = make_planted_results(tmp_path / "few", MIN_ARCHITECTURES - 1)
     assert correlate_measures(results, table).empty
     results, table = make_planted_results(tmp_path / "enough", MIN_ARCHITECTURES)

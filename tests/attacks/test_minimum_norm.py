@@ -123,13 +123,13 @@ def test_fmn_l2_takes_the_nearer_image_of_the_requested_runs(projection, engine)
 
 @pytest.mark.parametrize("task", MINIMUM_NORM_TASKS, ids=lambda task: task.key)
 def test_image_is_correct_at_epsilons_below_its_distance(task):
-    # Rounding in this network does not depend on the batch.
+    # Rounding inside this network does not depend on the batch.
     classifier = tiny_classifier(Float64Network())
     nearest = fused_minima(task.key, task.parameters(steps=40), classifier)
     distances = distances_of(task.key, nearest)
     misclassified = classifier(nearest).argmax(dim=1) != LABELS
     positive_distances = sorted(set(distances[misclassified].tolist()) - {0.0})
-    # Exceed the distances slightly: radii are rounded, and rounding of norms depends on the batch.
+    # Exceed the distances slightly: radii are rounded, and the rounding of the attack's norms depends on the batch.
     epsilons = [1.0001 * positive_distances[len(positive_distances) // 4], 1.0001 * positive_distances[-1]]
     parameters = task.parameters(steps=40, epsilons=epsilons)
     context = dataclasses.replace(tiny_context(task.key, classifier), engine="fused")

@@ -92,7 +92,7 @@ def test_windows_do_not_depend_on_earlier_queries():
     for window, expected in zip(windows[30:], last_windows, strict=True):
         assert window[:3] == expected[:3]
         assert torch.equal(window.signs, expected.signs)
-    # As in AutoAttack, windows begin before row H - side, so the last row and column never change.
+    # As in AutoAttack, a window's first row is less than H - side, so no window contains the last row and column.
     assert {window.row for window in windows} == {window.column for window in windows} == set(range(SIZE - 5))
     assert random_numbers.windows(0, 0, [SIZE], SHAPE)[0][:2] == (0, 0)
     assert len({tuple(window.signs.flatten().tolist()) for window in windows}) == 8

@@ -9,7 +9,7 @@ import pytest
 from robust201.core.files import LEFTOVER_SECONDS, remove_leftovers, server_time
 from robust201.core.interrupts import (
     SignalInterrupt,
-    stop_signals_as_interrupt,
+    interrupt_on_stop_signals,
 )
 from robust201.store.folder import ResultsFolder
 from robust201.sweep.plan import choose_slices
@@ -17,7 +17,7 @@ from tests.support.runs import run_sweep
 
 
 def test_interrupt_replaces_an_error_that_it_caused():
-    with pytest.raises(SignalInterrupt) as error, stop_signals_as_interrupt():  # noqa: PT012
+    with pytest.raises(SignalInterrupt) as error, interrupt_on_stop_signals():  # noqa: PT012
         try:
             signal.raise_signal(signal.SIGTERM)
         except KeyboardInterrupt:
@@ -28,9 +28,9 @@ def test_interrupt_replaces_an_error_that_it_caused():
 def test_errors_without_a_signal_propagate_and_handlers_are_restored():
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     original_handlers = [signal.getsignal(signum) for signum in signals]
-    with pytest.raises(AttributeError), stop_signals_as_interrupt():
+    with pytest.raises(AttributeError), interrupt_on_stop_signals():
         raise AttributeError("unrelated")
-    with pytest.raises(SignalInterrupt), stop_signals_as_interrupt():
+    with pytest.raises(SignalInterrupt), interrupt_on_stop_signals():
         signal.raise_signal(signal.SIGUSR1)
     assert [signal.getsignal(signum) for signum in signals] == original_handlers
 

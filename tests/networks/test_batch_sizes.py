@@ -1,4 +1,4 @@
-"""Batch sizes: padding, limits, the memory of a GPU (simulated on the CPU), and prepared passes."""
+"""Batch sizes: padding, limits, the memory of a GPU (simulated on the CPU), and passes captured as CUDA graphs."""
 
 import weakref
 
@@ -73,9 +73,9 @@ def test_maxima_fill_the_memory(model, megabytes):
     fit_memory(model, (3, 8, 8), CPU, (n_bytes, n_bytes), share=1.0, attack_bytes=0)
     assert model.batch_sizes.is_padded
     pixels, labels = images_of(8, n_images=16)
-    for gradient, maximum in enumerate(model.batch_sizes.maxima):
+    for needs_gradient, maximum in zip((False, True), model.batch_sizes.maxima, strict=True):
         with PeakMemory() as memory:
-            model.loss_and_gradient(pixels, labels % 5) if gradient else model.logits(pixels)
+            model.loss_and_gradient(pixels, labels % 5) if needs_gradient else model.logits(pixels)
         sample_bytes = memory.peak_bytes / 16
         assert maximum in SIZES
         # The images themselves, which the trial pass allocates, are not in this measurement.
@@ -178,7 +178,7 @@ def test_padding_is_limited(n_samples):
     assert n_computed <= max(SIZES[0], 4 / 3 * n_samples + SIZES[0])
 
 
-# --- prepared passes -------------------------------------------------------------------------------------------------
+# --- captured passes -------------------------------------------------------------------------------------------------
 
 
 class RecordingModel:

@@ -126,8 +126,8 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(tmp_path, uninter
 
 def test_start_weights_must_exist_and_be_intact_and_final(tmp_path):
     tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
-    is_missing = r"tuned seed 0.*#309 bright plain seed 0"
-    with pytest.raises(CheckpointError, match=is_missing):
+    missing_start = r"tuned seed 0.*#309 bright plain seed 0"
+    with pytest.raises(CheckpointError, match=missing_start):
         run_trainings(tuned_config)
     misspelt_start = TUNED_RECIPE | {"start": {"recipe": "tund", "dataset": "bright"}}
     with pytest.raises(CheckpointError, match=r"Did you mean 'tuned'\?"):
@@ -139,7 +139,7 @@ def test_start_weights_must_exist_and_be_intact_and_final(tmp_path):
     lines = manifest.read_text().splitlines(keepends=True)
     manifest.write_text("".join(line for line in lines if final_record.sha256 not in line))
     for config, recipes in ((make_config_with_both_recipes(tmp_path), ("tuned",)), (tuned_config, None)):
-        with pytest.raises(CheckpointError, match=is_missing):
+        with pytest.raises(CheckpointError, match=missing_start):
             run_trainings(config, Filters(recipes=recipes))
     manifest.write_text("".join(lines))
     flip_last_byte(path)

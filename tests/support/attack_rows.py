@@ -31,8 +31,8 @@ VARIANTS = (
 )
 
 ENSEMBLES = ("aa_standard",)
-"""Keys of tasks that run the attacks of several other tasks. Tests that are parametrised by task are slow for them, and
-run for them only on request, except for those of the contract."""
+"""Keys of tasks that run the attacks of several other tasks. Tests that are parametrised by task are slow for them and
+run only on request; tests of the contract always run."""
 
 COVERED_TASKS = [task for task in TASKS.values() if task.kind != "measure" and "reference" in task.engines]
 """All tasks that tests of the reference engine cover: attacks, corruptions and `clean`."""

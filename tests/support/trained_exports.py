@@ -68,7 +68,7 @@ def write_trained(
                     )
                     units.append(replace(unit, n_images=N_IMAGES))
 
-    def change(unit: Unit, strength: float, values: Values) -> Values:
+    def compute(unit: Unit, strength: float, values: Values) -> Values:
         is_correct = correct_images(
             accuracy(str(unit.architecture), unit.dataset, weights_by_name[unit.weights], unit.key, strength)
         )
@@ -81,7 +81,7 @@ def write_trained(
     plan = _Plan(
         tuple(units), MEASUREMENTS if with_outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
     )
-    store, outcomes = ChangedStore(N_CLASSES, change=change), "bits" if with_outcomes else None
+    store, outcomes = ChangedStore(N_CLASSES, change=compute), "bits" if with_outcomes else None
     export(out, plan, store, formats=("parquet",), outcomes=outcomes, images_of=_images)
     return out
 

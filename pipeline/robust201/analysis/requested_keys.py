@@ -63,7 +63,7 @@ def pair_with_fields(keys: Keys) -> list[tuple[str, Any]]:
 
 
 def _split_term(name: Any) -> tuple[Any, str, str]:
-    """Split a key at a strength into key, strength and the strengths' field; return other names unchanged."""
+    """Split a name such as "pgd:8/255" into key, strength and field of the strengths; return other names unchanged."""
     key, text = parse_term(name) if isinstance(name, str) else (name, "")
     task = TASKS.get(expand_keys([key])[0]) if text else None
     if task is None or (task.kind != "corruption" and task.constraint is None):

@@ -73,7 +73,7 @@ class BatchedModel:
         return logits, values, gradient
 
     def start_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
-        """Start a search on one batch of images (see `networks.model.start_search`)."""
+        """Start a window search (of Square) on one batch of images (see `networks.model.start_search`)."""
         return start_search(self._model, pixels, sides)
 
     def _in_batches(

@@ -19,7 +19,7 @@ from robust201.core.errors import (
     one_line,
     shorten,
 )
-from robust201.core.interrupts import stop_signals_as_interrupt
+from robust201.core.interrupts import interrupt_on_stop_signals
 
 # Typer does not export this class, and newer versions bundle click under another name.
 _UsageError: Any = typer.BadParameter.__base__
@@ -45,7 +45,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
             original_showwarning(message, category, *arguments, **options)
 
     try:
-        with warnings.catch_warnings(), stop_signals_as_interrupt():
+        with warnings.catch_warnings(), interrupt_on_stop_signals():
             warnings.showwarning = show_warning
             warnings.simplefilter("always", RobustWarning)
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0

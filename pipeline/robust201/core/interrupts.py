@@ -22,7 +22,7 @@ class SignalInterrupt(KeyboardInterrupt):
 
 
 @contextmanager
-def stop_signals_as_interrupt() -> Iterator[None]:
+def interrupt_on_stop_signals() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and locks are removed.
 
     Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored. The handlers are restored afterwards.

@@ -27,7 +27,7 @@ from robust201.dataset.layout import (
     spellings,
 )
 from robust201.dataset.row_block import RowBlock
-from robust201.dataset.table import is_scalar, read_numbers
+from robust201.dataset.table import has_one_column, read_numbers
 from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.strengths import unit_of
@@ -355,7 +355,7 @@ class MergedFolders:
         for folder in folders:
             for block in self._blocks_of(folder, dataset, key, measurement):
                 rows = self._select_rows(folder, block)
-                values = rows.columns[measurement] if is_scalar(measurement) else rows.nested_values(measurement)
+                values = rows.columns[measurement] if has_one_column(measurement) else rows.nested_values(measurement)
                 n_images = folder.count_images(dataset, key) if rows.n_images is None else rows.n_images
                 columns = {"architecture": rows.architectures, "strength": rows.strengths}
                 tables.append(pd.DataFrame({**columns, "value": values, "n_images": n_images}))
@@ -371,7 +371,7 @@ class MergedFolders:
         architecture: ArchitectureId | None = None,
     ) -> Iterable[RowBlock]:
         """Return one folder's rows for one architecture or all; scalar measurements stay in memory."""
-        if not is_scalar(measurement):
+        if not has_one_column(measurement):
             return folder.iter_rows(dataset, key, measurement, architecture)
         name = (folder, dataset, paper_key(key), measurement)
         if name not in self._numbers:

@@ -32,7 +32,7 @@ def cache_folder() -> Path:
 
 
 def read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str) -> RowBlock:
-    """Read a measurement that is one number (see `is_scalar`).
+    """Read a measurement that has a single column (see `has_one_column`).
 
     Returns:
         The rows, with `n_images` (NaN if unknown) and the column `measurement`: float64, or the nested lists of a
@@ -55,8 +55,8 @@ def read_numbers(folder: DatasetFolder, dataset: str, key: str, measurement: str
     return rows
 
 
-def is_scalar(measurement: str) -> bool:
-    """Return whether a measurement is one number; a measure's column counts as one number."""
+def has_one_column(measurement: str) -> bool:
+    """Return whether a measurement is a single number, or a column of a measure."""
     columns = MEASUREMENTS.get(measurement)
     return columns is None or [column.dimensions for column in columns.values()] == [()]
 

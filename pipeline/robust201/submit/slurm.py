@@ -33,7 +33,8 @@ DEFAULT_TASKS = 256
 """Number of tasks if --tasks is not set: enough to fill most clusters, but below most limits of arrays and queues."""
 
 DRAIN_SECONDS = 600
-"""Maximum time before the time limit at which a task begins to drain, about twice the duration of a part."""
+"""A task begins to drain (finish its parts and start no others) at most this long before its time limit; a part takes
+about half of this time."""
 
 ENDING_SECONDS = 60
 """Last part of the time limit, in which a drained task writes its last files and is requeued."""
@@ -223,7 +224,9 @@ def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
 
 def _call_sbatch(script: Path) -> str:
     """Return the id of the submitted array."""
-    advice = "Correct the option named in the message (without GPUs: `device: cpu` in the YAML), and submit again."
+    advice = (
+        "Correct the option named in the message (`device: cpu` in the YAML if there are no GPUs), and submit again."
+    )
     output = call_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_TIMEOUT_SECONDS, advice=advice)
     match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
     if match is None:

@@ -86,7 +86,7 @@ def _find_reasons(
 def _reasons_of_networks(
     plan: Plan, key: PlannedKey, names: Names, protocols: Protocols, earlier: Facts | None
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield reasons with masks (N,): networks with results of other slices or protocols, and with changed weights."""
+    """Yield reasons with masks (N,): results with another number of slices, of another protocol, or changed weights."""
     first, last = (np.searchsorted(names["unit"], key.units, side=side) for side in ("left", "right"))
     has_planned_slices = np.isin(np.arange(len(key.units)), find_rows(key, names)[0])
     yield NEW_SLICES, (first < last) & ~has_planned_slices

@@ -1,6 +1,6 @@
 """Import weights into a checkpoint store, so that workers need not open third-party pickles.
 
-Published records are not reliable: some trials (training runs of a network) have the fields of another network
+Published records are not reliable: some trials (training runs of a network) have the metadata of another network
 (NATS-Bench issue 36). Therefore, each state_dict's names and shapes are compared with those of the expected network.
 """
 
@@ -174,7 +174,7 @@ def _import_trial(weights: SourceWeights, store: CheckpointStore, space: Space, 
 def check_weights(weights: SourceWeights, space: Space) -> None:
     """Check that weights belong to a network (names and shapes of the tensors), and that they are finite."""
     n_classes, label = weights.n_classes, weights.label
-    if space.executes_code:
+    if space.executes_code:  # the shapes of a user's network are known only after building it
         fill_network(space.build(weights.index, n_classes=n_classes), weights.state_dict, label, _ADVICE)
     else:  # building the network of a damaged record may need more memory than there is
         shapes = {name: tuple(tensor.shape) for name, tensor in weights.state_dict.items()}
