@@ -119,7 +119,7 @@ class WorkerBrokenError(EvaluationError):
 
 
 class RayLostError(EvaluationError):
-    """Ray, or the process connected to it, ended or stopped responding."""
+    """Ray could not be started, or Ray or the process connected to it ended or stopped responding."""
 
 
 class IncompleteError(EvaluationError):

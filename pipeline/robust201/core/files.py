@@ -38,7 +38,7 @@ def sha256_of(path: Path) -> str:
 
 
 def digest_of(path: Path, hasher: "Callable[[], hashlib._Hash]") -> str:
-    """Hash a file with a new `hasher`, and return lower-case hex digits."""
+    """Return the hash of a file in lower-case hex digits; `hasher` makes the hash object."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, hasher).hexdigest()
 
@@ -160,7 +160,7 @@ def reporting_write_errors(path: Path) -> Iterator[None]:
 
 
 def server_time(folder: Path) -> float:
-    """Return the time of a folder's file server, or of this host if the folder is read-only."""
+    """Return the time of a folder's file server, or of this host if the folder is not writable."""
     probe = folder / f".{secrets.token_hex(6)}.tmp"
     try:
         probe.touch()
@@ -314,8 +314,8 @@ def sole_writer(folder: Path, operation: str, *, wait: bool = False) -> Iterator
     """Lock a folder against other writers on this machine during a block; create the folder if it does not exist.
 
     The lock is `fcntl.flock` on a file in the folder. The operating system releases it when the process ends. The file
-    is removed after the block. On a file system without such locks, nothing is locked. `operation` is the first word
-    of the error message, such as ``"Exporting"``. If `wait`, wait until no other process has the lock.
+    is removed after the block. On a file system without such locks, nothing is locked. The error message begins with
+    `operation`, such as ``"Exporting"``. If `wait`, wait until no other process has the lock.
 
     Raises:
         StorageError: another process has the lock and `wait` is False, or the folder is not writable.

@@ -27,7 +27,7 @@ def reduce_gc_frequency() -> None:
 
 
 def restore_gc_thresholds() -> None:
-    """Undo `reduce_gc_frequency` before a computation starts, because it may leave large objects for the collector.
+    """Undo `reduce_gc_frequency` before a computation, which may leave large objects for the collector.
 
     Objects that already exist are never scanned again (`gc.freeze`). Thresholds that other code has set are kept.
     """

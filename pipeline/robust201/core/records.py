@@ -90,7 +90,7 @@ class ImageSet:
 
     Attributes:
         images: (N, C, H, W) uint8 with C = 3 (RGB) or 1 (grey). Images that a user passes as arrays may also be
-            float32 in [0, 1] (see `images.user_arrays`).
+            float32 in [0, 1]; their `n_classes` is 0, and `sha256` is empty (see `images.user_arrays`).
         labels: (N,) int64 in [0, n_classes).
         indices: (N,) int64, ascending position of each image in the dataset's full split.
         normalisation: normalisation with which this dataset's networks were trained.
@@ -180,7 +180,7 @@ class Unit:
     Attributes:
         id: 32 hex digits (see `unit_id`).
         key: key of the task.
-        strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1]
+        strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or for pixels in [0, 1]
             (L2, L1), severities 1 to 5, strengths of a custom task, or `(CLEAN_STRENGTH,)`.
         protocol: digest of the protocol (see `sweep.protocol`).
         checkpoint_sha256: hash of the weights (see `Weights`).
@@ -242,7 +242,7 @@ class EvaluationResult:
             `confidence_argmax` (C, C), `confidence_prediction` (2,) float64, `predictions` (n,) uint8 or uint16, and
             `distances` (n,) int64. A measure has its own columns, () or (n,) float64.
         seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, their total time is
-            assigned to the strength that finishes first, so only the sum over strengths is meaningful.
+            assigned to the strength that is measured first, so only the sum over strengths is meaningful.
         provenance: versions, host and device that computed the result; never part of an id.
     """
 

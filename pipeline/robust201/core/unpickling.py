@@ -51,7 +51,7 @@ def _load_tensors(stream: BinaryIO) -> Any:
 
 
 def _describe_damage(error: BaseException) -> str:
-    """Return the name of the forbidden global that made reading fail, or the first line of another error."""
+    """Describe why reading failed: a forbidden global, or a damaged file with the first line of the error."""
     if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
         return f"a file that names {match[1].rstrip('.')}, whose code would be executed"
     return f"a truncated, damaged or unrelated file ({one_line((str(error).splitlines() or [''])[0] or error)})"

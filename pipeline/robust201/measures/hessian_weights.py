@@ -35,7 +35,7 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
     Returns:
         The selected columns. `largest`: largest eigenvalue of the Hessian of the mean cross-entropy over the images; in
         training mode, each batch has its own BatchNorm statistics. `largest_summed`: `largest` times the number of
-        batches, i.e. for the sum of the batches' mean losses. `batch_largest`: mean over batches of
+        batches, which is the eigenvalue for the sum of the batches' mean losses. `batch_largest`: mean over batches of
         the largest eigenvalue of the Hessian of the batch's mean cross-entropy; `batch_largest_sd`: standard deviation
         over batches.
     """

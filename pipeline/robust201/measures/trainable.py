@@ -20,7 +20,7 @@ image for the published networks."""
 
 
 def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
-    """Return a float32 copy of a network with trainable weights, without the classifier's normalisation, in a mode.
+    """Return a float32 copy of a classifier's network, without normalisation, in a mode and with trainable weights.
 
     Passes do not change the copy's state. In training mode the copy behaves as after ``train()``, except that BatchNorm
     does not update its running statistics, which do not affect results in this mode.

@@ -48,7 +48,7 @@ class Pilot:
 
     Attributes:
         outcomes: (P, S, N) bool, at S strengths of the key whose accuracies are estimated.
-        cheap: (P, C, N) bool, under C other keys, which are evaluated on all images for every network; C may be 0.
+        cheap: (P, C, N) bool, at C ≥ 0 strengths of other keys, under which every network is evaluated on all images.
 
     Raises:
         ConfigError: there are fewer than two networks.
@@ -156,7 +156,7 @@ class ImageSample:
 
     Attributes:
         strata: (N,) int64, stratum of each image, from 0.
-        chosen: (n,) int64, ascending rows of the chosen images among the N images.
+        chosen: (n,) int64, ascending positions of the chosen images among the N images.
     """
 
     strata: _Ints
@@ -274,8 +274,8 @@ def _estimate_error(
     The variance is the mean of the sample's variance and of the variance that the model expects, weighted by degrees of
     freedom, so that intervals have a positive width even if a small sample has no wrong predictions. The sample's
     degrees of freedom (Satterthwaite) follow from the fourth moment that the model expects, because a small sample may
-    contain none of the few large residuals that cause most of the variance. The model is ignored for a network unlike
-    the pilot, whose residuals are larger than the model expects.
+    contain none of the few large residuals that cause most of the variance. If a network's residuals are significantly
+    larger than the model expects, the network is unlike the pilot, and the model is ignored.
     """
     from scipy.special import chdtri, stdtrit
 
@@ -288,7 +288,7 @@ def _estimate_error(
     spread_of_squares = np.maximum(fourth_moment - expected**2, 1e-12)
     degrees_of_strata = np.maximum(np.minimum(sizes - 1, 2 * (sizes - 1) * expected**2 / spread_of_squares), 1e-9)
     degrees = _satterthwaite(weights * expected, degrees_of_strata)
-    # The factors are applied before the minimum, so that they cannot undercut it.
+    # The factors are applied before the lower bound, so that the result cannot be below it.
     calibrated = np.maximum(predicted * (1 - predicted) * variance_factors[:, None], _STEP * (1 - _STEP))
     observed = variances @ weights
     expected_variance = (weights * _sum_strata(calibrated, sample.strata, len(counts)) / counts).sum(axis=1)

@@ -34,7 +34,7 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
     Values of R are comparable only if their strengths are equal.
 
     Raises:
-        ConfigError: there are fewer than two strengths, they do not ascend, or there is not one per accuracy.
+        ConfigError: there are fewer than two strengths, they do not ascend, or the number of accuracies differs.
 
     Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo
     116 (2021), eq. 1, with epsilons from 0 to 0.3 for pixels in [0, 1].

@@ -151,9 +151,9 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
 
 
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals (A,), for the sampling of images, of accuracies averaged over evaluations.
+    """Return 95% intervals (A,) of accuracies averaged over evaluations.
 
-    The intervals use Student's t distribution. If all images have the same mean outcome, the interval of
+    They use Student's t distribution over images. If all images have the same mean outcome, the interval of
     `accuracy_intervals` is used instead. See `mean_ties_with_best` for the arguments.
     """
     from scipy.special import stdtrit

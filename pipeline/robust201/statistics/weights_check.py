@@ -16,7 +16,7 @@ ACCURACY_TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16"
 """Tolerated difference between measured and recorded accuracy, by the precision of the sweep.
 
 In fp32 and tf32, it is 10 of 10,000 images. The engines' predictions on a CPU differ for 0 to 3 of 10,000 images. The
-published numbers were computed with TF32; emulated TF32 changed no outcome of 100 images under FGSM and PGD
+published numbers were probably computed with TF32; emulated TF32 changed no outcome of 100 images under FGSM and PGD
 (docs/protocol/attacks.md). In bf16, the number of correct images of one network differed by up to 3 of 200.
 """
 

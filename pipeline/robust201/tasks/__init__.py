@@ -1,6 +1,6 @@
 """The table of tasks: every attack, corruption and measure that a sweep can evaluate, and lists of their keys.
 
-A task's name, such as `pgd`, is called its key. Attacks and measures have rows in `tasks.attacks` and `tasks.measures`.
+A task's name, such as `pgd`, is called its key. `tasks.attacks` and `tasks.measures` define attacks and measures.
 """
 
 from collections.abc import Collection, Iterable
@@ -83,7 +83,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "robustbench-l2": {"clean": {}, "aa_standard_l2": {"epsilons": [0.5]}},
     "robustbench-corruptions": {key: {} for key in ("clean", *CORRUPTIONS)},
 }
-"""Preset → its keys with their parameters, for evaluations of single networks. A preset is not combined with keys."""
+"""Preset → its keys with their parameters, for evaluations of single networks. It cannot be combined with keys."""
 
 QUICK_IMAGES = 200
 """Number of images that the preset `quick` evaluates by default."""

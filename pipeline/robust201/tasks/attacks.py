@@ -49,8 +49,7 @@ class Attack(Parameters):
         _ = self.strengths
         foreign = [name for name in self.model_fields_set if self.only_in.get(name, self.norm) != self.norm]
         if foreign:
-            name = foreign[0]
-            raise ValueError(f"{name}: expected norm {self.only_in[name]}, got {self.norm}. Remove `{name}`.")
+            raise ValueError(f"{foreign[0]}: this attack does not have the parameter in {self.norm}. Remove it.")
         return self
 
     @model_serializer(mode="wrap")
@@ -116,7 +115,7 @@ class Pgd(Attack):
 
 
 class PgdVariant(Attack):
-    """Projected gradient descent as in Wang and Horne (2020), with parameters for details in which programs differ."""
+    """Projected gradient descent as in Wang and Horne (2020), with parameters in which their two programs differ."""
 
     only_in: ClassVar[Mapping[str, Norm]] = {"rel_stepsize": "Linf", "step_size": "L2"}
 
@@ -159,8 +158,8 @@ class PgdVariant(Attack):
 
 
 _RESISTING_FRACTION = 0.4
-"""Typical fraction of the images that the first attack (or target class) does not fool, and that remain for the next
-(docs/protocol/statistics.md, "Cost")."""
+"""Typical fraction of the images that the first attack (or target class) does not fool, so that the next one is run on
+them (docs/protocol/statistics.md, "Cost")."""
 
 _QUERY_FRACTION = 0.39
 """Fraction of Square's queries that are made on CIFAR-10, on average over the paper's epsilons, since fooled images
@@ -188,7 +187,7 @@ class ApgdTargeted(Apgd):
 
     min_classes: ClassVar[int] = 4
     targets: PositiveInt = 9
-    """Number of target classes, limited by the number of other classes."""
+    """Number of target classes, limited by the number of other classes. Each takes `restarts` runs."""
 
     def n_runs(self, n_classes: int) -> int:
         """Return the number of runs, one or several per target."""
@@ -229,7 +228,7 @@ class Square(Attack):
 
     role: ClassVar[Role] = "black box"
     queries: PositiveInt = 5000
-    """Maximum number of queries per image."""
+    """Maximum number of queries per image and run."""
     restarts: PositiveInt = 1
     """Number of runs."""
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8

@@ -1,4 +1,4 @@
-"""The columns of results, each defined by one entry of `COLUMNS`.
+"""The columns of results.
 
 Tasks that classify images use the columns of `COLUMNS`; the sweep's measurements select among them. A measure defines
 other columns, which contain float64 numbers or lists of them.
@@ -310,9 +310,9 @@ COLUMNS: dict[str, Column] = {
         Column(
             DISTANCES,
             "distances",
-            "Distance of every image from the original, in order, in the key's norm, times 1e9, for pixels in "
-            "[0, 1]; 9007199254740991 if it is classified correctly. If the "
-            "key has no norm, 0 for misclassified images.",
+            "Distance of every perturbed image from the original, in order, in the key's norm, times 1e9, for pixels "
+            "in [0, 1]; 9007199254740991 for correctly classified images. If the key has no norm, 0 for misclassified "
+            "images.",
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,
@@ -352,13 +352,13 @@ ELEMENTS: dict[str, tuple[str, ColumnSource]] = {
 """Parquet column of one element of an array, such as ``confidence_correct`` → its measurement and source."""
 
 PUBLISHED = ("accuracy", "confidence", "cm")
-"""Measurements of the published dataset, which are also the default of a sweep."""
+"""Measurements of the published dataset; also a sweep's default for up to `MAX_COUNTED_CLASSES` classes."""
 
 DESCRIPTIVE_COLUMNS = (
     *("dataset", "key", "architecture", "cell", "isomorphs", "weights", "weights_recipe", "weights_epochs"),
     *("weights_steps", "weights_seed", "strength", "n_images", "n_classes", "protocol", "checkpoint_sha256"),
 )
-"""Columns of exported Parquet files that identify an evaluation."""
+"""Columns of exported Parquet files that identify or describe an evaluation."""
 
 CORRECT_BITS = "correct_bits"
 """Column of exported Parquet files with packed per-image outcomes, computed from predictions and labels."""

@@ -13,7 +13,7 @@ DerivativeInput = Literal["normalised", "pixels"]
 """Input that is differentiated: the network's normalised input, or pixels in [0, 1]."""
 
 Mode = Literal["evaluation", "training"]
-"""Mode of BatchNorm: it uses its running statistics (`evaluation`) or the statistics of each batch (`training`)."""
+"""Mode of the network. BatchNorm uses running statistics (`evaluation`) or those of each batch (`training`)."""
 
 
 class MeasureParameters(Parameters):
@@ -27,7 +27,7 @@ class MeasureParameters(Parameters):
     split: Split = "test"
     """Split of the images, which does not depend on the sweep's `images`."""
     images: PositiveInt | None = 2560
-    """Number of images, distributed evenly over the classes; null for all."""
+    """Number of images, distributed evenly over the classes; null for all, unless batches affect results."""
     image_seed: int = 0
     """Seed of the random selection of images."""
 
@@ -43,9 +43,9 @@ class DerivativeParameters(MeasureParameters):
     """Parameters of measures that may depend on batches, through BatchNorm or because they are computed per batch.
 
     Attributes:
-        mode: mode of BatchNorm.
+        mode: mode of the network; in training mode, BatchNorm uses the statistics of each batch.
         batch: images per batch; a batch consists of consecutive images of the selection.
-        columns: columns to measure; None for `default_columns` or, if training mode excludes these, for all others.
+        columns: columns to measure; by default the non-optional ones or, if training mode excludes them, all others.
     """
 
     available_columns: ClassVar[tuple[str, ...]]
@@ -174,7 +174,7 @@ class LanczosParameters(DerivativeParameters):
 class HessianWeightsParameters(LanczosParameters):
     """Largest eigenvalue of the loss's Hessian with respect to the weights.
 
-    The batch size always matters, since the published code adds the Hessians of batches (`largest_summed`).
+    The protocol always contains the batch size, since the published code adds the Hessians of batches.
     """
 
     available_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")
@@ -184,7 +184,7 @@ class HessianWeightsParameters(LanczosParameters):
 
     @property
     def depends_on_batches(self) -> bool:
-        """Whether a column depends on batches: always, since the sum over batches grows with their number."""
+        """True, since `largest_summed` grows with the number of batches (even if this column is not selected)."""
         return True
 
     def n_passes(self, n_classes: int) -> float:

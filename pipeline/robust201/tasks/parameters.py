@@ -42,7 +42,7 @@ class Parameters(StrictModel):
     """Parameter that exists in one norm only → this norm."""
 
     role: ClassVar[Role] = "white box"
-    """Kind of attack, which determines its comparisons in searches for weak attacks (`evaluation.attack_flags`)."""
+    """Kind of attack, by which `evaluation.attack_flags` selects accuracies to compare for signs of weak attacks."""
 
     finds_distances: ClassVar[bool] = False
     """Whether the attack searches for the smallest perturbation that fools a network, independently of epsilons."""

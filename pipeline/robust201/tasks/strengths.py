@@ -12,7 +12,7 @@ def unit_of(constraint: Constraint | None, kind: str) -> str:
 
 
 def format_strength(strength: float, unit: str) -> str:
-    """Return a strength with its unit, such as ``8/255``, ``0.5 L2`` or ``severity 3``; empty for clean images."""
+    """Return a strength with its unit, such as ``8/255``, ``0.5 L2`` or ``severity 3``; empty if the key has none."""
     if unit == "severity":
         return f"severity {strength:g}"
     if unit:

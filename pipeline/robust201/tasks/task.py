@@ -14,8 +14,8 @@ from robust201.tasks.constraints import Constraint, Norm
 from robust201.tasks.parameters import Parameters
 
 ENGINES = ("reference", "fused")
-"""Implementations of attacks. `reference` calls the published libraries once per epsilon. `fused` is this package's
-implementation, which attacks at all epsilons together."""
+"""Implementations of attacks. `reference` calls the published libraries, for each epsilon separately (except FMN).
+`fused` is this package's implementation, which attacks at all epsilons together."""
 
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
@@ -47,11 +47,11 @@ class Task:
         key: name of the task, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         model: class of the key's parameters.
-        module: module of the package whose function `kind` does the work, such as ``attacks.pgd``.
+        module: module of the package, such as ``attacks.pgd``, with a function that is named after the task's kind.
         defaults: default parameters of the key where they differ from those of `model`.
         procedure: how an attack is run.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
-        attack: key without the norm's suffix, if it has one; empty if the task is not an attack.
+        attack: `key`, without the norm's suffix if the attack exists in all norms; empty if the task is not an attack.
         group: group of a corruption (Hendrycks and Dietterich, ICLR 2019), which figures show together.
         engines: engines that implement the task.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
@@ -134,7 +134,7 @@ class Task:
         return engine == "reference" or (self.kind == "attack" and not self.uses_runner(engine))
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
-        """Import the task's function, which imports torch.
+        """Import the task's module, which imports torch, and return its function.
 
         Raises:
             ConfigError: the engine does not implement the task.
