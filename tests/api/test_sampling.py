@@ -1,4 +1,4 @@
-"""Chosen images: a sweep on the images of a file, and accuracies estimated from a pilot and such a sweep."""
+"""Sweeps on chosen images (listed in a file), and accuracies estimated from a pilot and such a sweep."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Variants of PGD: parity with a simple loop that stores all iterates, starting points, and published defaults."""
+"""Variants of PGD: starting points, published defaults, and parity with a simple loop that stores all iterates."""
 
 import dataclasses
 

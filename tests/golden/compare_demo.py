@@ -5,7 +5,7 @@
 Images, ids, random numbers, accuracies and confusion matrices are the same on every tested CPU. Only the last bits of a
 confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon and an
 AMD EPYC (family 25, model 17); `demo-export-avx2.sha256` lists the files that differ on a CPU with AVX2 only, and was
-recorded on an AMD EPYC (family 25, model 1), where other kernels of MKL, OpenBLAS and NumPy gave the same files.
+recorded on an AMD EPYC (family 25, model 1). There, other kernels of MKL, OpenBLAS and NumPy gave equal files.
 """
 
 import sys

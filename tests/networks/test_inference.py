@@ -256,7 +256,7 @@ def test_programs_are_equivalent_to_their_cells(first_operation):
         assert chains_of_program(program)[program.output_node] == chains_of_cell(spec)[3], spec
 
 
-def test_programs_have_no_unused_nodes_and_fit_the_structures_of_native_c():
+def test_programs_have_no_unused_nodes_and_fit_the_limits_of_the_native_library():
     for spec in specs():
         program = plan_cell(spec)
         read_nodes = {program.output_node} | {term.source for node in program.nodes for term in node.terms}

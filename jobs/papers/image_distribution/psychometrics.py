@@ -1,4 +1,4 @@
-"""Alternatives to R from trapezoids: R of a fitted psychometric function, and sensitivities d' of different tasks."""
+"""Alternatives to the robustness R by the trapezoidal rule: R of a psychometric function, and sensitivities d'."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> NDArray
     an image.
 
     Args:
-        accuracies: fractions of any shape.
+        accuracies: array of fractions, of any shape.
         n_classes: number of classes, at least 2.
         n_images: number of images on which each accuracy was measured.
 

@@ -14,8 +14,8 @@ from torch.nn import functional
 # --- the narrow network of question 1 ---------------------------------------------------------------------------------
 # Sources: He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016; Engstrom et al., "Exploring
 # the Landscape of Spatial Robustness", ICML 2019. The published model of the second paper defines further details:
-# leaky ReLUs, shortcuts, initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. The
-# report calls the network ResNet-34, but it has 31 convolutions and one linear layer.
+# leaky ReLUs, shortcuts, initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. Wang
+# and Horne (2020) call the network ResNet-34, but it has 31 convolutions and one linear layer.
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -197,7 +197,7 @@ class _GroupBlock(nn.Module):
 class GroupResNet(nn.Module):
     """A residual network of four stages with equivariant features (see `P4mConvolution`), but without invariant logits.
 
-    As in the report's code, there is no pooling over orientations, and the widths are 23, 45, 91 and 181 or, with
+    As in Wang and Horne's code, there is no pooling over orientations, and the widths are 23, 45, 91 and 181 or, with
     another width, scaled in proportion and rounded up.
     """
 

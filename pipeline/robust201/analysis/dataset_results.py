@@ -64,7 +64,7 @@ class DatasetResults:
 
     @cached_property
     def image_counts(self) -> pd.DataFrame:
-        """Number of images of each accuracy, in the shape of `accuracies`; NaN if unknown."""
+        """Number of images from which each accuracy was computed, in the shape of `accuracies`; NaN if unknown."""
         return self.reader.accuracies(self.name, "n_images").reindex_like(self.accuracies)
 
     @cached_property

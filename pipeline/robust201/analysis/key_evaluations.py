@@ -258,7 +258,7 @@ def _make_table_row(result: EvaluationResult) -> dict[str, Any]:
 def measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
     """Return the fraction of the first `_N_GRADIENT_IMAGES` images whose gradient of the loss is exactly 0.
 
-    The result is 0 if the network lacks gradients: only a warning depends on it, and the attacks have finished.
+    If the gradient cannot be computed, the result is 0 instead of an error, because only a warning depends on it.
     """
     pixels = to_float(torch.from_numpy(image_set.images[:_N_GRADIENT_IMAGES])).to(context.classifier.device)
     labels = torch.from_numpy(image_set.labels[:_N_GRADIENT_IMAGES]).to(context.classifier.device)
@@ -272,7 +272,7 @@ def measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
 def describe_weak_attacks(
     rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_fraction: float
 ) -> list[str]:
-    """Return one warning per type of sign of weak attacks, such as weaker attacks that fool more images."""
+    """Return at most one warning per kind of sign of weak attacks, such as weaker attacks that fool more images."""
     results: dict[KeyAndStrength, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
     for row in rows:
         if "accuracy" in row:

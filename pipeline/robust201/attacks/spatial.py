@@ -43,7 +43,7 @@ def attack(model: BatchedModel, samples: Samples, options: Spatial) -> torch.Ten
 
 
 def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
-    """Return images (B, C, H, W) in [0, 1] at the grid points (P, H, W, 2) of `source_coordinates`: (P, B, C, H, W)."""
+    """Return images (B, C, H, W) moved by each of P transformations (`source_coordinates`): (P, B, C, H, W)."""
     n_points, n_images = len(grid), len(images)
     repeated = images.repeat(n_points, 1, 1, 1)
     sampled = functional.grid_sample(

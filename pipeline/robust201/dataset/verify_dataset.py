@@ -155,7 +155,7 @@ def _iter_accuracies(rows: RowBlock, measurement: str) -> Iterator[tuple[tuple[A
     """Yield architecture, weights and strength, and the accuracy that a measurement contains or implies."""
     counts = rows.columns.get(COUNTS)
     if counts is not None and counts.dtype.kind == "i":
-        # Published matrices may contain fractions, whose rows sum to 0 or 1.
+        # Published matrices may be normalised; their rows sum to 0 or 1.
         is_counted = (counts.sum(axis=2) > 1).any(axis=1)
         rows, counts = rows.take(is_counted), counts[is_counted]
         accuracies = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))

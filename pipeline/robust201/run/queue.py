@@ -8,7 +8,7 @@ from robust201.core.errors import EvaluationError
 from robust201.run.work import PartT
 
 MAX_DEATHS_WITHOUT_RESULT = 20
-"""Maximum number of workers that may die in a row, each on a new part or none; more suggest a fault of machines."""
+"""Maximum number of consecutive deaths of workers, each on another part or on none; more suggest faulty machines."""
 
 
 class PartQueue(Generic[PartT]):

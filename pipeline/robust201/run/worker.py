@@ -113,7 +113,7 @@ class Worker:
     def compute(self, part: SlicePart | ImagePart, should_stop: ShouldStop) -> Outcome:
         """Compute a part and store its results; an error of the part becomes an outcome with a failure.
 
-        A part takes minutes, so it does not end early.
+        `should_stop` is ignored, because a part takes only minutes.
 
         Raises:
             ConfigError: the part belongs to another plan, so the run must stop.
@@ -149,9 +149,9 @@ class Worker:
         """Reject a unit whose protocol differs from this process's; its results would be stored under a wrong id."""
         if self._protocols.get((unit.dataset, unit.key)) != unit.protocol:
             raise ConfigError(
-                f"Computing failed for {unit.dataset} {unit.key}: expected the protocol {unit.protocol[:8]} of the "
-                "run, got another one from plan.json and this version of robust201. Install one version on all "
-                "machines, and run again after each change of the sweep."
+                f"Computing failed for {unit.dataset} {unit.key}: expected the run's protocol {unit.protocol[:8]}, "
+                "got another one on this machine. Install the same version of robust201 on all machines, and start the "
+                "run again after each change of the sweep."
             )
 
     @cached_property

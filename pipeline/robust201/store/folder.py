@@ -1,7 +1,7 @@
-"""The results folder: its format, shards, and records that shard names refer to. Shards may also be below a URL.
+"""The results folder: its format, shards (unless stored under a URL), and records that shard names refer to.
 
 format.json                 format of the folder, and how units are sliced (see `SliceFormat`)
-protocols/<digest>.json     protocols, and the tuples of strengths and columns behind the digests in names
+protocols/<digest>.json     protocols, and the tuples of strengths and columns whose digests are in names
 shards/                     one file per part (see `store.names`), and packs of such files (see `store.packs`)
 damaged/                    shards and packs whose content did not match their name
 plan.json                   the sweep and the hashes of its inputs (see `sweep.facts`)
@@ -97,7 +97,7 @@ class ResultsFolder:
     Args:
         root: the folder.
         slices: rule for cutting units.
-        url: URL below which the shards are; empty if they are in the folder.
+        url: URL that contains the shards; empty if they are in the folder.
         on_step: called at each step of writing a shard (`WRITE_STEPS` or `PUT_STEPS`), for crash tests.
     """
 
@@ -119,7 +119,7 @@ class ResultsFolder:
 
         Raises:
             InputError: the folder cannot be created, contains other files, has an invalid format file, or has its
-                shards below another URL.
+                shards under another URL.
             FormatVersionError: the folder has another format version.
             StorageError: the URL cannot be reached, or the folder cannot be written.
         """
@@ -311,7 +311,7 @@ class ResultsFolder:
             raise _damage_error(self.storage.label(path), f"{error} in its index", target) from error
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of killed processes; among the shards, only those that the last `list` found."""
+        """Delete temporary files of killed processes; in `shards/`, only temporary files that the last `list` found."""
         remove_leftovers(self.root, skipped="shards")
         if isinstance(self.storage, LocalFolder):
             remove_old([self.storage.root / path for path in self._unfinished])

@@ -2,8 +2,8 @@
 
 A class describes a family of attacks; `ATTACKS` has the norm and the defaults of each key. To add an attack, write a
 module in `attacks` with a function `attack` (see `attacks.runner`), an entry in `ATTACKS` and, if no existing class
-fits, a class of its parameters. An attack without an entry in `attacks/reference.py` has `engines=("fused",)`. Tests
-that run for every task then cover it. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
+fits, a class of its parameters. Tests that run for every task cover the new attack. An attack without an entry in
+`attacks/reference.py` has `engines=("fused",)`. "The paper" is Jung et al. (ICLR 2023), who published the dataset.
 """
 
 from collections.abc import Iterator, Mapping

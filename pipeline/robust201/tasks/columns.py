@@ -310,9 +310,9 @@ COLUMNS: dict[str, Column] = {
         Column(
             DISTANCES,
             "distances",
-            "Distance of every perturbed image from the original, in order, in the key's norm, times 1e9, for pixels "
-            "in [0, 1]; 9007199254740991 for correctly classified images. If the key has no norm, 0 for misclassified "
-            "images.",
+            "Distance of every image from the original, in order, in the key's norm, times 1e9, for pixels in "
+            "[0, 1]; 9007199254740991 if it is classified correctly. If the "
+            "key has no norm, 0 for misclassified images.",
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,

@@ -1,7 +1,8 @@
 """Simplify a cell: remove nodes on which its output does not depend, and merge terms.
 
-A cell string lists the operation of each edge; a program lists the kernels to run. Edges that do not reach the output
-are removed. Skip connections are replaced by the terms of their source if that saves work. All convolutions from one
+A cell string lists the operation of each edge; a program lists the kernels to run. A node is a
+sum of terms, one per source. Edges that do not reach the output are removed. A skip connection is replaced by the
+terms of its source if that saves work. All convolutions from one
 node to another are merged, because a sum of convolutions of the same input is one convolution. A program contains no
 weights; it names the edges whose weights are summed. This module does not import torch.
 """
