@@ -95,7 +95,7 @@ class Results:
 
         None if they were not recorded.
         """
-        if not self.reader.has("cifar10", attack, "confidence"):
+        if self.reader is None or not self.reader.has("cifar10", attack, "confidence"):
             return None
         frames = [self.reader.read_table("cifar10", key, "confidence") for key in ("clean", attack)]
         frame = pd.concat([frame[frame["architecture"].isin(frames[1]["architecture"])] for frame in frames])
