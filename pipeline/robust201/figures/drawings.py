@@ -73,7 +73,7 @@ def chance_line(y: Axis, chance: float | None, limits: Limits, *, is_label_right
     position: dict[str, Any] = {"align": "right", "dx": -2} if is_label_right else {"align": "left", "dx": 2}
     position |= {"baseline": "bottom", "dy": -1} if is_above else {"baseline": "top", "dy": 1}
     text = base.mark_text(text="chance", color=colours.CHANCE, **position)
-    return [line, text.encode(x=alt.value("width" if is_label_right else 0))]
+    return [line, text.encode(x=alt.XValue("width" if is_label_right else 0))]
 
 
 def tooltip(**titles: str) -> list[alt.Tooltip]:
@@ -108,11 +108,11 @@ def box_plots(boxes: pd.DataFrame, x: Axis, y: Axis, colour: alt.Color) -> list[
     outliers = boxes.explode("outliers").dropna(subset="outliers").astype({"outliers": float}).round(5)
     dots = alt.Chart(outliers).mark_point(color=colours.INK, size=3)
     return [
-        base.mark_rule().encode(y=y("low:Q"), y2="q1"),
-        base.mark_rule().encode(y=y("q3:Q"), y2="high"),
+        base.mark_rule().encode(y=y("low:Q"), y2=alt.Y2("q1")),
+        base.mark_rule().encode(y=y("q3:Q"), y2=alt.Y2("high")),
         line("low", 0.32, 0.6),
         line("high", 0.32, 0.6),
-        bar.encode(y=y("q1:Q"), y2="q3", color=colour, tooltip=lines),
+        bar.encode(y=y("q1:Q"), y2=alt.Y2("q3"), color=colour, tooltip=lines),
         line("median", 0.62, 1.1),
         dots.encode(x=x(), y=y("outliers:Q"), tooltip=tooltip(outliers="accuracy|.2%")),
     ]
@@ -134,7 +134,7 @@ def curves(
     low, middle, high = columns
     base = alt.Chart(rows.round(5)).encode(x=x, color=colour)
     layers: list[Chart] = [
-        base.mark_area(line=False).encode(y=y(f"{low}:Q"), y2=high),
+        base.mark_area(line=False).encode(y=y(f"{low}:Q"), y2=alt.Y2(high)),
         base.mark_line().encode(y=y(f"{middle}:Q")),
     ]
     if texts:
@@ -192,9 +192,9 @@ def heat_map(
     if has_numbers:
         # Use the text colour with the larger contrast (WCAG 2.2).
         is_dark = "luminance(scale('color', datum.value)) < 0.179"
-        ink = alt.condition(is_dark, alt.value("#fefefe"), alt.value("#1c2128"))
+        ink = alt.ColorValue("#1c2128", condition={"test": is_dark, "value": "#fefefe"})
         numbers = base.transform_filter("isValid(datum.value)").transform_calculate(text=number)
-        layers.append(numbers.mark_text(fontSize=number_size).encode(text="text:N", color=ink))
+        layers.append(numbers.mark_text(fontSize=number_size).encode(text=alt.Text("text:N"), color=ink))
     return layered(layers, size[1] * len(rows))
 
 
@@ -211,19 +211,22 @@ def _tile_axis(length: float) -> dict[str, Any]:
 
 
 def points(rows: pd.DataFrame, x: alt.X, y: alt.Y, colour: Any, size: float, texts: Mapping[str, str]) -> Chart:
-    """Draw points; points outside the limits of the axes are left out."""
-    mark = alt.Chart(rows.round(5)).mark_point(strokeWidth=0, size=size, clip=True)
+    """Draw points."""
+    mark = alt.Chart(rows.round(5)).mark_point(strokeWidth=0, size=size)
     chart: Chart = mark.encode(x=x, y=y, color=colour, tooltip=tooltip(**texts))
     return chart
 
 
-def line_of_equality(x: Axis, y: Axis) -> list[Chart]:
-    """Draw the line on which both coordinates are equal, with its label."""
-    ends = pd.DataFrame({"x": [0.0], "y": [0.0], "to": [1.0], "name": [EQUALITY]})
+def line_of_equality(x: Axis, y: Axis, x_limits: Limits, y_limits: Limits) -> list[Chart]:
+    """Draw the line on which both coordinates are equal, with its label; empty if it is outside the limits."""
+    start, end = max(x_limits[0], y_limits[0]), min(x_limits[1], y_limits[1])
+    if start >= end:
+        return []
+    ends = pd.DataFrame({"start": [start], "end": [end], "name": [EQUALITY]})
     legend = alt.Legend(orient="top", title=None, symbolType="stroke")
     dash = alt.StrokeDash("name:N", scale=alt.Scale(domain=[EQUALITY], range=[[1, 2]]), legend=legend)
-    rule = alt.Chart(ends).mark_rule(strokeWidth=0.8, clip=True)
-    return [rule.encode(x=x("x:Q"), y=y("y:Q"), x2="to", y2="to", strokeDash=dash)]
+    rule = alt.Chart(ends).mark_rule(strokeWidth=0.8)
+    return [rule.encode(x=x("start:Q"), y=y("start:Q"), x2=alt.X2("end"), y2=alt.Y2("end"), strokeDash=dash)]
 
 
 def ranges(
@@ -239,7 +242,7 @@ def ranges(
     low, middle, high = columns
     base = alt.Chart(rows.round(5)).encode(x=x, xOffset=shift, color=colour)
     return [
-        base.mark_rule(strokeWidth=1.4, opacity=0.5).encode(y=y(f"{low}:Q"), y2=high),
+        base.mark_rule(strokeWidth=1.4, opacity=0.5).encode(y=y(f"{low}:Q"), y2=alt.Y2(high)),
         base.mark_point(size=9).encode(y=y(f"{middle}:Q"), tooltip=tooltip(**texts)),
     ]
 
@@ -264,9 +267,9 @@ def cell_tiles(
     above: dict[str, Any] = {"baseline": "bottom", "dy": -2}
     layers = [
         alt.Chart(tiles).mark_rect(stroke="white", strokeWidth=1).encode(x=x, y=y, color=colour, tooltip=lines),
-        alt.Chart(cells).mark_text(**above).encode(x=x, y=alt.value(0), text="rank:N"),
+        alt.Chart(cells).mark_text(**above).encode(x=x, y=alt.YValue(0), text=alt.Text("rank:N")),
         alt.Chart(alt.InlineData(values=[{}]))
         .mark_text(text="rank", align="right", dx=-3, **above)
-        .encode(x=alt.value(0), y=alt.value(0)),
+        .encode(x=alt.XValue(0), y=alt.YValue(0)),
     ]
     return layered(layers, 72)

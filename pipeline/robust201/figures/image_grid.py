@@ -54,9 +54,9 @@ def draw_image_grid(
     captions = _text(tiles, baseline="top", dy=1)
     layers: list[Chart] = [
         images.encode(x=_position("x"), y=_position("y"), url="url:N"),
-        captions.encode(x=_position("middle"), y=_position("below"), text="caption:N"),
-        _text(heads, baseline="top").encode(x=_position("x"), y=alt.value(0), text="text:N"),
-        _text(sides, baseline="middle").encode(x=alt.value(side / 2), y=_position("y"), text="text:N"),
+        captions.encode(x=_position("middle"), y=_position("below"), text=alt.Text("caption:N")),
+        _text(heads, baseline="top").encode(x=_position("x"), y=alt.YValue(0), text=alt.Text("text:N")),
+        _text(sides, baseline="middle").encode(x=alt.XValue(side / 2), y=_position("y"), text=alt.Text("text:N")),
     ]
     config = alt.Config(background=PAPER, view=alt.ViewConfig(stroke=None), font=FONT)
     return alt.LayerChart(layer=layers, config=config, width=WIDTH, height=_LINE_HEIGHT + row_height * len(rows))

@@ -130,7 +130,8 @@ def specify_page(figure: Figure) -> Spec:
 def _inline_rows(data: Any) -> Any:
     """Return the data of a chart as rows of a specification; NaN becomes None."""
     if isinstance(data, pd.DataFrame):
-        return {"values": data.astype(object).where(data.notna(), None).to_dict("records")}
+        columns = [[None if pd.isna(value) else value for value in data[name].tolist()] for name in data]
+        return {"values": [dict(zip(data.columns, row, strict=True)) for row in zip(*columns, strict=True)]}
     return data
 
 

@@ -53,7 +53,7 @@ def near_limits(values: "pd.Series[float]") -> tuple[float, float]:
 def draw_clean_and_mean_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the means against clean accuracy, with one panel per mean; cells are coloured by their kernel parameters."""
     texts = {"architecture": "architecture", "clean": "clean|.2%", "accuracy": "mean|.2%"}
-    colour: Any = alt.value(colours.NETWORKS[0])
+    colour: Any = alt.ColorValue(colours.NETWORKS[0])
     if results.space is not None:
         texts |= {"kernel_parameters": "kernel parameters"}
         sizes = (0, results.space.max_kernel_parameters)
@@ -65,7 +65,7 @@ def draw_clean_and_mean_accuracies(frame: pd.DataFrame, results: DatasetResults)
         axis = alt.Axis(title=None, format=".0%", grid=True, tickCount=4)
         x = partial(alt.X, axis=axis, scale=alt.Scale(domain=list(x_limits), nice=False, zero=False))
         y = drawings.fraction_axis(Layout(layout.width), "mean accuracy", y_limits)
-        layers = drawings.line_of_equality(x, y)
+        layers = drawings.line_of_equality(x, y, x_limits, y_limits)
         layers.append(drawings.points(rows, x("clean:Q"), y("accuracy:Q"), colour, point_size, texts))
         layers += drawings.chance_line(y, results.chance_level, y_limits, is_label_right=True)
         return drawings.layered(layers, 110)
@@ -73,9 +73,10 @@ def draw_clean_and_mean_accuracies(frame: pd.DataFrame, results: DatasetResults)
     panels = []
     for score, rows in frame.groupby("score", sort=False):
         x_limits, y_limits = near_limits(rows["clean"]), near_limits(rows["accuracy"])
-        n_shown = int((rows["clean"].between(*x_limits) & rows["accuracy"].between(*y_limits)).sum())
-        title = SCORES[str(score)] + (f", {len(rows) - n_shown:,} beyond the axes" if n_shown < len(rows) else "")
-        panels.append(Panel((title,), partial(draw, rows=rows, x_limits=x_limits, y_limits=y_limits)))
+        shown = rows[rows["clean"].between(*x_limits) & rows["accuracy"].between(*y_limits)]
+        n_far = len(rows) - len(shown)
+        title = SCORES[str(score)] + (f", {n_far:,} beyond the axes" if n_far else "")
+        panels.append(Panel((title,), partial(draw, rows=shown, x_limits=x_limits, y_limits=y_limits)))
     return Figure(panels, 150, 250, label="clean accuracy")
 
 

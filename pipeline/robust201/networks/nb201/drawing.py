@@ -117,14 +117,14 @@ def draw_cell(spec: str | None, title: str = "", width: float = 200.0) -> "alt.L
     nodes = alt.Chart(pd.DataFrame(node_rows, columns=["x", "y", "text"])).encode(**position)
     diameter = 2 * NODE_RADIUS * width / (right - left)
     layers = [
-        lines.mark_rule(strokeWidth=1, strokeCap="round").encode(x2="to_x", y2="to_y", color=colour),
+        lines.mark_rule(strokeWidth=1, strokeCap="round").encode(x2=alt.X2("to_x"), y2=alt.Y2("to_y"), color=colour),
         arrows.mark_point(shape="M0,0L-0.4,1.1L0.4,1.1Z", size=30, filled=True).encode(
             color=colour, angle=alt.Angle("angle:Q", scale=None, legend=None)
         ),
-        labels.mark_text(fontSize=font_size, stroke=PAPER, strokeWidth=4, color=PAPER).encode(text="text:N"),
-        labels.mark_text(fontSize=font_size).encode(text="text:N", color=colour),
+        labels.mark_text(fontSize=font_size, stroke=PAPER, strokeWidth=4, color=PAPER).encode(text=alt.Text("text:N")),
+        labels.mark_text(fontSize=font_size).encode(text=alt.Text("text:N"), color=colour),
         nodes.mark_point(fill=PAPER, stroke=INK, strokeWidth=0.8, size=math.pi / 4 * diameter**2),
-        nodes.mark_text(fontSize=1.2 * font_size, color=INK).encode(text="text:N"),
+        nodes.mark_text(fontSize=1.2 * font_size, color=INK).encode(text=alt.Text("text:N")),
     ]
     heading: dict[str, Any] = {"title": title} if title else {}
     return alt.LayerChart(layer=layers, width=width, height=width * (top - bottom) / (right - left), **heading)
