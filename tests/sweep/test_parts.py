@@ -37,7 +37,7 @@ def plan_of(facts=None, slices=SLICES, **changes):
     return make_plan(parse_config(FIELDS | changes, "test"), facts or make_facts(), slices)
 
 
-class Files:
+class ShardFiles:
     """A listing of shards with given parts, and the tuples to which the digests in their names refer."""
 
     def __init__(self):
@@ -66,7 +66,7 @@ class Files:
 
 
 def files_of_all_parts(plan):
-    files = Files()
+    files = ShardFiles()
     for part in compare(plan, {}, files.read_tuple).missing_parts():
         files.add(part)
     return files
@@ -112,13 +112,13 @@ def test_parts_of_a_network_are_consecutive():
 
 
 def test_missing_parts_are_the_planned_evaluations_of_slices_without_files():
-    plan, files, rng = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)), Files(), np.random.default_rng(0)
-    kept = [part for part in compare(plan, {}, files.read_tuple).missing_parts() if rng.random() < 0.6]
-    for part in kept:
+    plan, files, rng = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)), ShardFiles(), np.random.default_rng(0)
+    stored_parts = [part for part in compare(plan, {}, files.read_tuple).missing_parts() if rng.random() < 0.6]
+    for part in stored_parts:
         files.add(part)
     stored, missing = (
         {(part.unit.id, strength, part.index) for part in parts for strength in part.part.strengths}
-        for parts in (kept, files.compare(plan).missing_parts())
+        for parts in (stored_parts, files.compare(plan).missing_parts())
     )
     planned = {
         (unit.decode(), strength, index)
@@ -157,5 +157,5 @@ def test_changed_inputs_are_explained():
     assert "steps" in reason
     other_weights = plan_of(make_facts("other"))
     assert files.explain(other_weights, protocols, plan.facts) == {NEW_WEIGHTS: (["clean", "pgd"], 6)}
-    assert Files().explain(plan) == {NEW: (["clean", "pgd"], 6)}
+    assert ShardFiles().explain(plan) == {NEW: (["clean", "pgd"], 6)}
     assert files.explain(plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False))) == {NEW_SLICES: (["clean", "pgd"], 18)}

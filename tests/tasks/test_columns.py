@@ -37,8 +37,8 @@ GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = torch.randn((N_IMAGES, N_CLASSES), generator=GENERATOR) * 3
 LABELS = torch.arange(N_IMAGES) % 2  # no image has the last label
 
-every_column = pytest.mark.parametrize("name", COLUMNS)
-every_measurement = pytest.mark.parametrize("measurement", MEASUREMENTS)
+all_columns = pytest.mark.parametrize("name", COLUMNS)
+all_measurements = pytest.mark.parametrize("measurement", MEASUREMENTS)
 
 
 def measure(measurement, start=0, stop=N_IMAGES, logits=LOGITS):
@@ -64,7 +64,7 @@ def measure_column(name):
     return measure(COLUMNS[name].measurement)
 
 
-@every_column
+@all_columns
 def test_column_has_declared_type_and_shape(name):
     column, array = COLUMNS[name], measure_column(name)[name]
     assert column.name == name
@@ -75,14 +75,14 @@ def test_column_has_declared_type_and_shape(name):
     assert all(source.meaning.endswith(".") for source in column.parquet_sources.values())
 
 
-@every_measurement
+@all_measurements
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
     json_value = json.loads(next(iter_unit_texts(measurement, make_batch([(UNIT, {0.0: values})]))))
     assert_equal_values(columns_of_json(measurement, json_value), columns_of(measurement, values))
 
 
-@every_column
+@all_columns
 @pytest.mark.parametrize("damage", ["value", "NaN", "shape", "type"])
 def test_check_values_rejects_damaged_value(name, damage):
     values = measure_column(name)
@@ -100,7 +100,7 @@ def test_check_values_rejects_damaged_value(name, damage):
         check_values({**values, name: array}, N_IMAGES)
 
 
-@every_column
+@all_columns
 @pytest.mark.parametrize("wrong_number", [-1, 0.5, 1.5, "1"])
 def test_reader_rejects_wrong_number(name, wrong_number):
     column = COLUMNS[name]
@@ -144,7 +144,7 @@ def store_and_merge(unit, measurement):
     return {strength: merge_values([part[strength] for part in rows]) for strength in unit.strengths}
 
 
-@every_measurement
+@all_measurements
 def test_readers_of_exports_return_stored_values(measurement, tmp_path):
     units = [
         replace(UNIT, id=str(architecture), architecture=architecture, key="pgd", strengths=(1.0, 4.0))
