@@ -86,7 +86,7 @@ def test_killed_worker_loses_only_its_part_and_deadly_parts_are_reported(tmp_pat
     wait_for_parts(trial, process, 3)
     assert trial.kill(process, "worker")
     assert trial.wait_for_end(process) == 3
-    assert [part.label for part in read_state(trial.results).missing()] == ["#21 digits deadly"]
+    assert [part.label for part in read_state(trial.results).missing_parts()] == ["#21 digits deadly"]
     assert "its worker died 3 times" in trial.log.read_text()
 
 
