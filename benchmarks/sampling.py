@@ -20,7 +20,7 @@ from robust201.statistics.image_samples import Pilot, choose_sample, estimate_ac
 from robust201.statistics.intervals import accuracy_intervals
 
 CHEAP_KEYS = ("clean", "fgsm")
-SIZES = {"pgd": (424, 1174, 2674), "aa_apgd-ce": (267, 738, 1680), "aa_square": (106, 293, 668)}
+SAMPLE_SIZES = {"pgd": (424, 1174, 2674), "aa_apgd-ce": (267, 738, 1680), "aa_square": (106, 293, 668)}
 """Sample sizes, out of 10,000 images, for 2.5%, 5% and 10% of the paper's cost, including cheap keys and 20 pilots."""
 
 EXTREME_MARGIN = 0.02
@@ -47,8 +47,8 @@ def read_outcomes(data: Dataset, dataset: str, keys: Sequence[str]) -> _Bools:
     return np.stack([table.correct[order] for table, order in zip(tables, rows, strict=True)], axis=1)
 
 
-def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespace) -> Iterator[Draw]:
-    """Yield the estimates of each sample."""
+def simulate(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespace) -> Iterator[Draw]:
+    """Yield the true accuracies and the estimates of each sample."""
     generator = np.random.default_rng(arguments.seed)
     for pilot_number in range(arguments.draws // arguments.samples):
         order = generator.permutation(len(outcomes))
@@ -68,7 +68,7 @@ def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespac
 
 
 def summarise(draws: Sequence[Draw]) -> dict[str, Any]:
-    """Return range of coverage, median half-width, largest bias and truths, for strengths that are not extreme."""
+    """Return coverage range, median half-width, largest bias, true accuracies, for strengths that are not extreme."""
     truth, accuracy, low, high = (np.stack(arrays) for arrays in zip(*draws, strict=True))
     is_used = (truth > EXTREME_MARGIN) & (truth < 1 - EXTREME_MARGIN)
     strengths = is_used.mean(axis=(0, 1)) > 0.5
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", metavar="DATASET", help="exports with per-image outcomes")
     parser.add_argument("--dataset", default="cifar10")
-    parser.add_argument("--keys", default=",".join(SIZES), help="keys to estimate, separated by commas")
+    parser.add_argument("--keys", default=",".join(SAMPLE_SIZES), help="keys to estimate, separated by commas")
     parser.add_argument("--pilot", type=int, default=7, help="number of networks in the pilot")
     parser.add_argument("--draws", type=int, default=1000, help="number of samples per row")
     parser.add_argument("--samples", type=int, default=20, help="number of samples per pilot")
@@ -100,14 +100,14 @@ def main() -> None:
     print("| budget | key | images | coverage, by strength | half-width | random | largest bias |\n" + "|---" * 7 + "|")
     for index, budget in enumerate((0.025, 0.05, 0.1)):
         for key in arguments.keys.split(","):
-            outcomes, n = read_outcomes(data, arguments.dataset, [key]), SIZES[key][index]
-            row = summarise(list(replay(outcomes, cheap, n, arguments)))
-            simple_low, simple_high = accuracy_intervals(
+            outcomes, n = read_outcomes(data, arguments.dataset, [key]), SAMPLE_SIZES[key][index]
+            row = summarise(list(simulate(outcomes, cheap, n, arguments)))
+            random_low, random_high = accuracy_intervals(
                 row["truths"], round(budget * arguments.repeats * outcomes.shape[2])
             )
-            cells = (f"{budget:.1%}", f"`{key}`", f"{n:,}", "{:.1%} to {:.1%}".format(*row["coverage"]))
-            points = (row["half_width"], float(np.median(simple_high - simple_low)) / 2, row["bias"])
-            print("| " + " | ".join([*cells, *(f"{100 * value:.2f}" for value in points)]) + " |", flush=True)
+            entries = (f"{budget:.1%}", f"`{key}`", f"{n:,}", "{:.1%} to {:.1%}".format(*row["coverage"]))
+            percentages = (row["half_width"], float(np.median(random_high - random_low)) / 2, row["bias"])
+            print("| " + " | ".join([*entries, *(f"{100 * value:.2f}" for value in percentages)]) + " |", flush=True)
 
 
 if __name__ == "__main__":
