@@ -328,7 +328,9 @@ def claim_jacobian(results: Results) -> Claim:
     }
     known = {strength: tau for strength, tau in taus.items() if tau is not None}
     if len(known) < len(SMALL_EPSILONS):
-        return Claim(claim, "Figure 6", "", "no results", results.data, UNDECIDED, "Jacobians of at least eight cells")
+        return Claim(
+            claim, "Figure 6", "", "too few results", results.data, UNDECIDED, "eight cells with different accuracies"
+        )
     sign = math.copysign(1, known[1.0].value)
     same_sign = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
     is_weak = any(tau.low > -WEAK_TAU and tau.high < WEAK_TAU for tau in known.values())

@@ -243,7 +243,7 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
             "Figure 3",
             f"slope {published_slope:+.1f} points" if published else "not measured for this network",
             f"slope {100 * row['slope']:+.1f} points {interval}",
-            f"{int(row['n'])} seeds, 200 images",
+            f"{int(row['n'])} seeds",
             verdict,
             (sample_needed([slope], "seeds") if known else "more seeds") if verdict == UNDECIDED else "",
         )
@@ -311,7 +311,7 @@ def claims_on_equivariance(candidates: pd.DataFrame) -> Iterator[Claim]:
             "Table 1",
             published,
             f"mean difference {estimate}; {(differences > 0).sum()} of {differences.size} comparisons agree",
-            f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds, 100 images",
+            f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds",
             verdict,
             sample_needed([estimate], "pairs of networks") if verdict == UNDECIDED else "",
         )
