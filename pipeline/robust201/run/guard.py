@@ -23,10 +23,10 @@ import psutil
 BEAT_LIMIT_SECONDS = 40.0
 """Time without a heartbeat after which the child counts as hung; on a busy machine, starting Ray takes half of it."""
 
-EXPECTED_CODES = frozenset({0, 2, 3, 4, 130})
+EXPECTED_EXIT_CODES = frozenset({0, 2, 3, 4, 130})
 """Exit codes of a run that was not killed."""
 
-_VARIABLE = "ROBUST201_GUARD"
+_GUARD_VARIABLE = "ROBUST201_GUARD"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _BEAT, _END = b"b", b"e"
 _SHORT_FOLDER_BYTES = 20
@@ -35,7 +35,7 @@ _SHORT_FOLDER_BYTES = 20
 
 def is_guarded() -> bool:
     """Return whether a guard started this process, and `attach` has not been called yet."""
-    return _VARIABLE in os.environ
+    return _GUARD_VARIABLE in os.environ
 
 
 def guard(command: Sequence[str]) -> int:
@@ -43,7 +43,7 @@ def guard(command: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="r201-", dir=_short_folder()))  # private, unlike a folder that Ray makes
     beats, child_beats = os.pipe()
     child_life, life = os.pipe()
-    variables = {**os.environ, _VARIABLE: f"{child_life}:{child_beats}:{folder}"}
+    variables = {**os.environ, _GUARD_VARIABLE: f"{child_life}:{child_beats}:{folder}"}
     child = subprocess.Popen(command, env=variables, pass_fds=(child_life, child_beats), start_new_session=True)
     for descriptor in (child_beats, child_life):
         os.close(descriptor)
@@ -58,7 +58,7 @@ def guard(command: Sequence[str]) -> int:
             os.close(descriptor)
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if not is_hung and code in EXPECTED_CODES:
+    if not is_hung and code in EXPECTED_EXIT_CODES:
         return code
     reason = "it stopped answering" if is_hung else f"its process ended with code {code}"
     sys.stderr.write(
@@ -112,7 +112,7 @@ def attach() -> Attachment:
     From now on, the process ends with its guard. The messages of Ray's libraries, which write to the descriptor of
     stderr, go to a file; `sys.stderr` still writes to the original stderr.
     """
-    life, beats, folder = os.environ.pop(_VARIABLE).split(":", 2)
+    life, beats, folder = os.environ.pop(_GUARD_VARIABLE).split(":", 2)
     for descriptor in (life, beats):
         os.set_inheritable(int(descriptor), False)
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)

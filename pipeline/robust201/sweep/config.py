@@ -732,8 +732,8 @@ def _parse_parameters(name: str, task: Task, fields: Mapping[str, Any]) -> Param
     if task.kind in ("corruption", "measure") or not isinstance(fields.get("images"), Mapping):
         return _validate(task.model, task.complete_fields(fields), name)
     images = _validate(_ImagesFile, fields["images"], name, "images")
-    others = {field: value for field, value in fields.items() if field != "images"}
-    return _validate(task.model, task.complete_fields(others), name).with_images(str(images.file))
+    other_fields = {field: value for field, value in fields.items() if field != "images"}
+    return _validate(task.model, task.complete_fields(other_fields), name).with_images(str(images.file))
 
 
 def _validate(model: type[_ModelT], fields: Mapping[str, Any], *names: str) -> _ModelT:

@@ -85,7 +85,7 @@ class UserTaskParameters(Parameters):
         constraint = CONSTRAINTS.get(info.data.get("norm", ""))
         if constraint is None or not isinstance(strengths, list | tuple):
             return strengths
-        return [constraint.strength_of(each) if "/" in str(each) else each for each in strengths]
+        return [constraint.strength_of(strength) if "/" in str(strength) else strength for strength in strengths]
 
     @field_validator("strengths_given")
     @classmethod
