@@ -1,4 +1,4 @@
-"""Runs one share of a planned sweep (`run --share I/N`), for example in each task of a job array.
+"""The work of one share of a planned sweep (`run --share I/N`), for example in each task of a job array.
 
 Shares run at the same time, so they take no lock. They read the plan that `plan --save` or a run wrote, and list the
 stored results only at their start. For planning, they hash neither images nor weights.

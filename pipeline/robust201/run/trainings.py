@@ -1,4 +1,4 @@
-"""The work of a training YAML: computes the snapshots that its store lacks, and adds them to the store's manifest.
+"""The work of a training YAML: to compute the snapshots that its store lacks, and add them to the store's manifest.
 
 A snapshot is the weights after a certain number of steps. A part is a training run. A training run that starts from the
 weights of another run becomes a part when these weights exist.

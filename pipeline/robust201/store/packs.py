@@ -59,7 +59,7 @@ class PackTable:
         for number, names in enumerate(all_names):
             rows = np.searchsorted(self._texts, _as_text(names))
             self._pack_numbers[rows], self._positions_in_packs[rows] = number, np.arange(len(names))
-        self._paths = list(packs)
+        self._paths = list(packs)  # indexed by `_pack_numbers`
 
     def find(self, name: ShardName) -> Location | None:
         """Return the location of a shard, or None if no pack has it."""

@@ -1,8 +1,7 @@
 """The missing parts of a plan: the difference between its evaluations and a listing of shards.
 
-A part is some strengths of one slice of a unit. A slice counts as stored at a strength if a shard has the slice, the
-planned number of slices, the strength and at least the required columns. All missing strengths of a slice form one
-part, so that they are computed together.
+A slice of a unit counts as stored at a strength if a shard has the slice, the planned number of slices, the strength
+and at least the required columns. All missing strengths of a slice form one part, so that they are computed together.
 """
 
 from collections.abc import Callable, Collection, Iterator
