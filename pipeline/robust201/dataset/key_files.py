@@ -174,7 +174,7 @@ def _has_single_value(unit: Unit) -> bool:
     return unit.key == "clean" or (bool(unit.columns) and len(unit.strengths) == 1)
 
 
-def default_processes(n_evaluations: int) -> int:
+def choose_n_processes(n_evaluations: int) -> int:
     """Return the number of processes for an export: one per usable CPU up to `MAX_PROCESSES`; 1 for few evaluations."""
     return 1 if n_evaluations < MIN_PARALLEL_EVALUATIONS else min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
