@@ -119,8 +119,8 @@ def _groups(
     images_per_group = max(1, model.pool_size // n_strengths)
     if task.procedure.per == "image":
         images_per_group = min(images_per_group, model.batch_size)
-    by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
-    yield from map(np.sort, _split(by_image, images_per_group * n_strengths))
+    sorted_by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
+    yield from map(np.sort, _split(sorted_by_image, images_per_group * n_strengths))
 
 
 def _split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:

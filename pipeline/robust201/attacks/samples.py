@@ -77,7 +77,7 @@ class Samples:
             clean, labels = clean.index_select(0, device_rows), labels[device_rows]
         return Samples(clean, labels, self.radii[rows], self.images[rows], self.indices[rows], self.random_numbers, run)
 
-    def by_image(self) -> tuple["Samples", torch.Tensor]:
+    def unique_images(self) -> tuple["Samples", torch.Tensor]:
         """Return one sample per image, in order of appearance, and for each sample the row of its image: (B,) int64."""
         _, first_samples, inverse = np.unique(self.images, return_index=True, return_inverse=True)
         order = np.argsort(first_samples)

@@ -85,9 +85,10 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
-    """Return the side of the window in query number `query` (from 0), at least 1; in L2 and L1, odd and at least 3.
+    """Return the side in pixels of the window in query number `query` (from 0): 1 to the image's smaller dimension.
 
-    It is at most the height and width, which may be even. `p_init` is the fraction of pixels inside the first windows.
+    In L2 and L1, it is odd and at least 3, unless the image is too small. `p_init` is the fraction of pixels inside the
+    first windows.
     """
     channels, height, width = shape
     fraction = p_init / 2 ** sum(query > halving for halving in _FRACTION_HALVINGS)

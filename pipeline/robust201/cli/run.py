@@ -77,8 +77,8 @@ def run(
         config = config.model_copy(update={"execution": task.limit(config.execution)})
     check_machine(config.execution, config.precision)
     announce_code(config, allowed=allow_code, say=lines.append)
-    if needs_guard(config.execution):
-        raise typer.Exit(run_guarded())  # the child repeats this command
+    if needs_child_process(config.execution):
+        raise typer.Exit(run_in_child_process())  # the child repeats this command
     for line in lines:
         console.say(line)
     if isinstance(config, SweepConfig):
@@ -91,15 +91,15 @@ def run(
     raise typer.Exit(code)
 
 
-def needs_guard(execution: "ExecutionSection") -> bool:
-    """Return whether this process must not connect to Ray itself (see `run.guard`)."""
+def needs_child_process(execution: "ExecutionSection") -> bool:
+    """Return whether a child of this process must connect to Ray, because Ray may end or block it (see `run.guard`)."""
     from robust201.run.guard import is_guarded
 
     return execution.executor == "ray" and not is_guarded()
 
 
-def run_guarded() -> int:
-    """Run the command of this process as a child, and return its exit code."""
+def run_in_child_process() -> int:
+    """Repeat this process's command in a child process that connects to Ray, and return the child's exit code."""
     from robust201.run.guard import guard
 
     return guard([sys.executable, "-P", "-m", "robust201", *sys.argv[1:]])

@@ -127,7 +127,7 @@ def _verify_dataset(folder: Path, attack_flags: bool, *, as_json: bool) -> int:
     checks = [f"{console.format_count(verdict.n_evaluations, 'evaluation')} valid", listed]
     remarks = [f"warning: {remark}" for remark in verdict.remarks]
     _show_verdict(verdict, verdict.problems, remarks, checks, as_json=as_json)
-    return 0 if verdict.is_sound else 4
+    return 0 if verdict.is_valid else 4
 
 
 def _show_verdict(
