@@ -50,8 +50,8 @@ def read_content(folder: Path) -> dict[str, Any]:
         version, content, reason = _FORMAT_VERSION, {}, describe_read_error(error)
     if version != _FORMAT_VERSION:
         raise FormatVersionError(
-            f"Reading an evaluation failed for {path}: expected format {_FORMAT_VERSION}, got {version!r}. Use the version "
-            "of robust201 that wrote it, or evaluate again."
+            f"Reading an evaluation failed for {path}: expected format {_FORMAT_VERSION}, got {version!r}. Use the "
+            "version of robust201 that wrote it, or evaluate again."
         )
     if reason:
         raise ResultsError(

@@ -65,25 +65,25 @@ def run(
     from robust201.sweep.shares import Share
 
     task = ArrayTask.of(os.environ) if slurm_requeue else None
-    lines: list[str] = []
-    config = load_yaml(sweep, lines.append, out=out, execution={"executor": executor, "workers": workers})
+    announcements: list[str] = []
+    config = load_yaml(sweep, announcements.append, out=out, execution={"executor": executor, "workers": workers})
     if isinstance(config, SweepConfig):
         reject_options("sweep", recipes=recipes)
     else:
         reject_options("training YAML", keys=keys, share=share)
     filters = make_filters(config, architectures, datasets, keys, recipes)
-    selected = None if share is None else Share.parse(share)
+    selected_share = None if share is None else Share.parse(share)
     if task is not None:
         config = config.model_copy(update={"execution": task.limit(config.execution)})
     check_machine(config.execution, config.precision)
-    announce_code(config, allowed=allow_code, say=lines.append)
+    announce_code(config, allowed=allow_code, say=announcements.append)
     if needs_child_process(config.execution):
         raise typer.Exit(run_in_child_process())  # the child repeats this command
-    for line in lines:
+    for line in announcements:
         console.say(line)
     if isinstance(config, SweepConfig):
-        tally = compute(config, filters, selected)
-        code, has_progress = _show_end(config, tally, filters, selected), tally.n_parts > 0
+        tally = compute(config, filters, selected_share)
+        code, has_progress = _report_end(config, tally, filters, selected_share), tally.n_parts > 0
     else:
         tally, code, has_progress = train(config, filters)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
@@ -127,7 +127,7 @@ def _prepare(config: "SweepConfig", filters: "Filters", share: "Share | None") -
     return prepare_run(config, filters, console.say)
 
 
-def _show_end(config: "SweepConfig", tally: "Tally", filters: "Filters", share: "Share | None") -> int:
+def _report_end(config: "SweepConfig", tally: "Tally", filters: "Filters", share: "Share | None") -> int:
     from robust201.dataset.unstable_networks import read_unstable_networks
     from robust201.sweep.filters import EVERYTHING
 

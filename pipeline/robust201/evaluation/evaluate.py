@@ -203,8 +203,8 @@ def _resume(
         return dataclasses.replace(request, save_stage=save)
     for name, total in totals.items():
         total.copy_(torch.from_numpy(saved[name]))
-    resumed = StageProgress(int(saved["stage"]), saved["remaining"])
-    return dataclasses.replace(request, save_stage=save, resumed=resumed)
+    resume_from = StageProgress(int(saved["stage"]), saved["remaining"])
+    return dataclasses.replace(request, save_stage=save, resume_from=resume_from)
 
 
 def _measure_distances(
