@@ -88,7 +88,7 @@ class Runner:
             ctypes.addressof(self._segments) + start * ctypes.sizeof(native.SegmentStruct),
             stop - start,
             ctypes.addressof(self._buffers),
-            *self._externals(external_tensors),
+            *self._pack_externals(external_tensors),
             arena.data_ptr(),
             n_images,
             self.max_images,
@@ -117,7 +117,7 @@ class Runner:
             region_structs,
             self._n_region_operations,
             ctypes.addressof(self._buffers),
-            *self._externals(external_tensors),
+            *self._pack_externals(external_tensors),
             arena.data_ptr(),
             saved_values.data_ptr(),
             saved_values.stride(0),
@@ -126,7 +126,7 @@ class Runner:
             self._segments[0].n_images,
         )
 
-    def _externals(
+    def _pack_externals(
         self, external_tensors: Sequence[torch.Tensor | None]
     ) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_int64]]:
         pointers = (ctypes.c_void_p * native.MAX_EXTERNALS)()
