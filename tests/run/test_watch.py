@@ -72,7 +72,7 @@ def test_watch_ends_on_ctrl_c_inactivity_and_completion(robust201, write_sweep, 
     monkeypatch.setattr(time, "sleep", interrupt)
     interrupted = robust201("status", results, "--watch")
     assert (interrupted.code, interrupted.err, len(interrupted.out.splitlines())) == (3, "", 1)
-    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(monitoring, "_MAX_IDLE_SECONDS", 0.0)
     abandoned = robust201("status", results, "--watch")
     assert (abandoned.code, "No worker has been active" in abandoned.err) == (3, True)
     assert robust201("run", sweep).code == 0
