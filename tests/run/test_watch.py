@@ -88,7 +88,7 @@ def test_active_run_restarts_the_waiting_time(monkeypatch):
     display = Display(describe_sweep, Console(file=io.StringIO()))
     monkeypatch.setattr(display, "update", lambda _status, inactive_seconds: shown.append(inactive_seconds))
     assert monitoring._watch(lambda: next(readings), display) == 3
-    assert (shown[4:7], shown[-1]) == ([40.0, 0.0, 10.0], monitoring._PATIENCE_SECONDS)
+    assert (shown[4:7], shown[-1]) == ([40.0, 0.0, 10.0], monitoring._MAX_IDLE_SECONDS)
 
 
 def test_watch_survives_three_failed_readings_after_the_first(monkeypatch):
