@@ -171,10 +171,8 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
     clean = {"0": make_class_confidences([0.6, 0.5], [0.8, None]), "1": make_class_confidences([0.7, 0.1], [0.6, 0.9])}
     values_at_other_strength = make_class_confidences([0, 0], [1, 1])
-    attacked_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
-    results = results_of(
-        write_results(tmp_path, {"clean": clean, "pgd": attacked_confidences}, measurement="confidence")
-    )
+    pgd_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd_confidences}, measurement="confidence"))
     rows = class_confidences(results)
     assert list(dict.fromkeys(zip(rows["key"], rows["strength"], strict=True))) == [("clean", 0.0), ("pgd", 1.0)]
     medians = rows[rows["key"] == "clean"].set_index(["confidence", "class"])["median"].to_dict()
