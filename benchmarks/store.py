@@ -35,7 +35,7 @@ import numpy as np
 from robust201.core.files import bundled
 from robust201.core.records import EvaluationResult
 from robust201.dataset.export import export_dataset
-from robust201.dataset.key_files import default_processes
+from robust201.dataset.key_files import choose_n_processes
 from robust201.run.queue import PartQueue
 from robust201.run.sweep import SweepWork
 from robust201.run.work import Outcome
@@ -191,7 +191,7 @@ def export_step(results: Path, processes: int = 0) -> str:
     """Export the accuracies; `processes` = 0 means the default number."""
     plan, folder = open_results(results)
     out = results.with_name(f"export-{processes}")
-    processes = processes or default_processes(plan.n_evaluations)
+    processes = processes or choose_n_processes(plan.n_evaluations)
     report = export_dataset(plan, folder, out, processes=processes)
     return f"{report.n_evaluations:,} accuracies, {report.n_bytes / 1e6:.0f} MB, processes: {processes}"
 

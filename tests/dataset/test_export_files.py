@@ -91,7 +91,7 @@ def test_interrupt_during_submission_takes_effect_after_the_last_key(tmp_path, m
     submitted, submit = [], ProcessPoolExecutor.submit
 
     def interrupt_and_submit(pool, write, key):
-        submitted.append(key.form.key)
+        submitted.append(key.key_format.key)
         signal.raise_signal(signal.SIGINT)
         return submit(pool, write, key)
 

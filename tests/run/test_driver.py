@@ -168,7 +168,7 @@ def test_heartbeats_cover_only_calls_to_ray_and_output_of_ray_is_hidden(tmp_path
         def wait(self, _seconds):
             log.append("ray")
             print("a message of Ray")
-            return [cluster.Finished(self.part, Outcome(self.part.label))]
+            return [cluster.FinishedPart(self.part, Outcome(self.part.label))]
 
         close = __init__
 
