@@ -30,10 +30,7 @@ _INVALID_PATH_ERRNOS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.E
 
 
 def run_to_exit_code(app: typer.Typer) -> int:
-    """Run the command in ``sys.argv``, and return the exit code.
-
-    It is 0 (complete), 2 (bad input), 3 (incomplete or interrupted) or 4 (storage error).
-    """
+    """Run the command in ``sys.argv``, and return the exit code (see `help_texts.EPILOG`)."""
     original_showwarning = warnings.showwarning
     console.printed_warnings.clear()
 
