@@ -11,7 +11,7 @@ from robust201.networks.classifier import Classifier
 from robust201.networks.nb201.cells import specs
 from robust201.networks.nb201.compiled import compile_network
 from robust201.tasks import TASKS
-from tests.networks.test_inference import N_CLASSES as COMPILED_CLASSES
+from tests.networks.test_inference import N_CLASSES as N_COMPILED_CLASSES
 from tests.networks.test_inference import NORMALISATION as COMPILED_NORMALISATION
 from tests.networks.test_inference import images_of, network_of
 from tests.support.library_parity import compare, fused_images, library_images
@@ -46,8 +46,8 @@ def short_parameters(key):
 def assert_parity(key, classifier, image_set, parameters):
     images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
     differences = compare(key, classifier, images, labels, parameters, seed=SEED)
-    bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
-    assert bits == dict.fromkeys(parameters.strengths, (0, 0))
+    n_differing_bits = {key: (value.image_bits, value.logit_bits) for key, value in differences.items()}
+    assert n_differing_bits == dict.fromkeys(parameters.strengths, (0, 0))
     return differences
 
 
@@ -159,10 +159,10 @@ def test_parity_of_pgd_away_from_predicted_labels(key):
 def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start):
     spec = specs()[21]
     network = network_of(spec, channels=8)
-    classifier = Classifier(network, COMPILED_NORMALISATION, COMPILED_CLASSES)
+    classifier = Classifier(network, COMPILED_NORMALISATION, N_COMPILED_CLASSES)
     compiled = compile_network(network, spec, COMPILED_NORMALISATION)
     pixels, labels = images_of(16, n_images=9)
-    images, labels = (pixels * 255).to(torch.uint8), labels % COMPILED_CLASSES
+    images, labels = (pixels * 255).to(torch.uint8), labels % N_COMPILED_CLASSES
     epsilons = (0.25, 0.5)
     parameters = TASKS["pgd_l2"].parameters(epsilons=epsilons, steps=5, random_start=random_start)
     perturbed = fused_images("pgd_l2", classifier, images, labels, epsilons, SEED, parameters, model=compiled)
@@ -178,7 +178,7 @@ def test_projections_onto_hyperplanes_match_library(norm):
     points = torch.rand(3000, 20, generator=generator)
     weights = torch.randn(3000, 20, generator=generator)
     weights[:, ::2] = 0  # entries without a weight must not move
-    # Near hyperplanes, hyperplanes reached after some entries have become 0 or 1, and hyperplanes outside of the cube.
+    # The offsets give near hyperplanes, ones that are reached after entries become 0 or 1, and ones outside the cube.
     offsets = (weights * points).sum(1) + torch.tensor([0.01, 0.5, 2.0, 100.0]).repeat(750)
     moves = getattr(hyperplanes, f"project_{norm}")(points, weights, offsets)
     expected = getattr(fab_projections, f"projection_{norm}")(points, weights, offsets)

@@ -91,14 +91,14 @@ def make_plan(keys: Sequence[str], weights_names: Sequence[str] = ("",)) -> Fabr
     return FabricatedPlan(tuple(units), weights=weights)
 
 
-def compute_jacobian_norms(name: str = "") -> list[float]:
+def compute_jacobian_norms(weights_name: str = "") -> list[float]:
     """Return the squared norms from `make_values`, in the order of `ARCHITECTURES`."""
-    units = [make_unit(index, "cifar10", "jacobian", (0.0,), weights=name) for index in ARCHITECTURES]
+    units = [make_unit(index, "cifar10", "jacobian", (0.0,), weights=weights_name) for index in ARCHITECTURES]
     return [float(make_values(unit, 0.0)["squared_norm"]) for unit in units]
 
 
-def compute_pgd_accuracies(name: str = "") -> list[float]:
-    units = [make_unit(index, "cifar10", "pgd", (1.0, 8.0), weights=name) for index in ARCHITECTURES]
+def compute_pgd_accuracies(weights_name: str = "") -> list[float]:
+    units = [make_unit(index, "cifar10", "pgd", (1.0, 8.0), weights=weights_name) for index in ARCHITECTURES]
     return [float(make_values(unit, 1.0)["accuracy"]) for unit in units]
 
 
@@ -141,7 +141,7 @@ def test_measures_uses_all_weights_of_an_architecture(robust201, tmp_path):
         assert rows.loc[measure, "kendall"] == pytest.approx(kendalltau(measure_values, expected_accuracies).statistic)
     for command in (("analyse", "design"), ("search",)):
         result = robust201(*command, tmp_path / "both")
-        assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.error_line(2)
+        assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.error_line(exit_code=2)
         assert "--weights-name" in result.err
 
 

@@ -1,4 +1,4 @@
-"""Corruptions of images of 224 pixels: ImageNet-C's constants, compared with simple implementations of its script."""
+"""Corruptions of 224-pixel images: ImageNet-C's constants, compared with simple versions of its script."""
 
 import math
 

@@ -105,8 +105,8 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
     assert dataset.select("10@e200-s0").non_isomorph_ids == ["10@e200-s0"]
     assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
     for names in ([2], ["2@e12-s0", "10@e200-s0"]):
-        chosen = dataset.select(names, keys="clean").with_weights("e12-s0").query(measure="accuracy")
-        assert chosen == single_dataset.select([2], keys="clean").query(measure="accuracy")
+        result = dataset.select(names, keys="clean").with_weights("e12-s0").query(measure="accuracy")
+        assert result == single_dataset.select([2], keys="clean").query(measure="accuracy")
     selected_dataset = single_dataset.select([2], keys=["clean"])
     assert (selected_dataset.table["network"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
     assert selected_dataset.space is single_dataset.space

@@ -66,9 +66,9 @@ def test_generated_files_have_the_pixels_of_the_generator(tmp_path):
     images = image_set(6)
     generate(tmp_path, images)
     pixels = np.load(tmp_path / "fog.npy").reshape(5, 6, 32, 32, 3)
-    clean = images.images.transpose(0, 2, 3, 1)
+    clean_images = images.images.transpose(0, 2, 3, 1)
     for severity in (1, 5):
-        expected = corrupt(clean, "fog", severity, seed=7, indices=images.indices, frost=FROST)
+        expected = corrupt(clean_images, "fog", severity, seed=7, indices=images.indices, frost=FROST)
         assert (pixels[severity - 1] == expected).all()
     selection = select_positions(images, [1, 4])
     generate(tmp_path / "selection", selection, ("fog",))
@@ -118,13 +118,13 @@ def test_generate_writes_only_missing_files(tmp_path):
     assert set(read_tree(tmp_path)) == {*original_tree, "frost.npy"}
 
 
-@pytest.mark.parametrize("images_until_kill", [0, 3, 4, 21, 33])
-def test_generate_resumes_after_a_kill(tmp_path, monkeypatch, images_until_kill):
+@pytest.mark.parametrize("n_images_until_kill", [0, 3, 4, 21, 33])
+def test_generate_resumes_after_a_kill(tmp_path, monkeypatch, n_images_until_kill):
     images = image_set(4)
     generate(tmp_path / "whole", images, ("fog", "pixelate"))
 
     def corrupt_until_kill(*args: object, **options: object) -> NDArray[np.uint8]:
-        if len(calls) >= images_until_kill:
+        if len(calls) >= n_images_until_kill:
             raise KeyboardInterrupt
         calls.append(0)
         return corrupt(*args, **options)  # type: ignore[arg-type]
