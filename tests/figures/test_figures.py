@@ -142,10 +142,10 @@ def test_save_plots_draws_figures_with_enough_results(tmp_path, keys, names):
 
 def test_save_plot_states_missing_and_available_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
-    with pytest.raises(
-        ResultsError,
-        match="needs an attack .* at least 12 networks, but .* results of 1 architecture for the keys clean",
-    ):
+    message = (
+        r"needs an attack .* at least 12 networks, but the dataset has results of 1 architecture for the keys clean"
+    )
+    with pytest.raises(ResultsError, match=message):
         save_plot(Dataset(tmp_path / "dataset"), "rank-correlation-attacks", tmp_path / "figure.png")
 
 
