@@ -126,7 +126,7 @@ def test_order_of_ranking_ignores_attacks_on_other_networks(tmp_path):
     assert "#2 (FGSM, ε = 1/255, 2 of 4 networks: 70.0%" in ranking.summary
 
 
-def test_basis_covers_the_numbers_of_images_of_all_columns(tmp_path):
+def test_ranking_basis_states_the_range_of_the_numbers_of_images(tmp_path):
     for key, n_images in (("clean", 80), ("pgd", 40), ("fgsm", None)):
         write_results(tmp_path / key, {key: {"0": [0.5, 0.25], "2": [0.75, 0.5]} if n_images != 80 else {"0": 0.5}})
         record = {} if n_images is None else {"images": {"count": n_images, "seed": 0}}

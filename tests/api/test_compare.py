@@ -42,7 +42,7 @@ def labels(images: np.ndarray) -> np.ndarray:
         return LinearNetwork(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
 
 
-def test_mean_outcomes_match_accuracies_of_rows(images, labels):
+def test_mean_outcomes_match_accuracies_in_table(images, labels):
     result = robust201.evaluate(LinearNetwork(0), images, labels, [*KEYS, "input_gradient"])
     assert isinstance(result, Evaluation)
     assert result.outcomes.shape == (60, 3)  # a measure has no outcomes

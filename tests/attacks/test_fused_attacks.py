@@ -228,7 +228,7 @@ def test_autoattack_classifies_results_again_before_returning_them():
 
 
 @each_fully_tested_attack
-def test_batch_size_is_limited(task):
+def test_attack_respects_the_maximum_batch_size(task):
     class NetworkForSmallBatches(CountingNetwork):
         def forward(self, pixels):
             assert len(pixels) <= 5

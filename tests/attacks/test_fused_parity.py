@@ -95,7 +95,7 @@ def test_parity_with_one_image(key):
 
 # With 12 steps, APGD halves its step size. With 3 steps, the last iterate of an image that was fooled is classified
 # correctly again; the attack returns its last misclassified iterate.
-CHANGES = [
+CHANGED_PARAMETERS = [
     *(("pgd", {"steps": 10, "random_start": is_random, "target": "none"}) for is_random in (True, False)),
     *(("pgd", {"steps": 10, "random_start": is_random, "target": "least_likely"}) for is_random in (True, False)),
     *(("aa_apgd-ce", {"steps": steps}) for steps in (1, 2, 3, 33)),
@@ -106,12 +106,12 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("key", "changes"), CHANGES, ids=str)
+@pytest.mark.parametrize(("key", "changes"), CHANGED_PARAMETERS, ids=str)
 def test_parity_with_other_parameters(key, changes):
     assert_parity(key, tiny_classifier(), tiny_images(), parameters_of(key, **changes))
 
 
-VARIANTS = {
+VARIANT_PARAMETERS = {
     "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0), "steps": 12, "restarts": 2},
     "aa_apgd-t": {"epsilons": ("0.5/255", "8/255"), "steps": 12, "restarts": 2},
     "aa_apgd-t_l2": {"epsilons": (0.05, 0.5), "steps": 12, "restarts": 2},
@@ -124,9 +124,9 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("key", VARIANTS)
+@pytest.mark.parametrize("key", VARIANT_PARAMETERS)
 def test_parity_of_variants(key):
-    parameters = TASKS[key].parameters(**VARIANTS[key])
+    parameters = TASKS[key].parameters(**VARIANT_PARAMETERS[key])
     differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 

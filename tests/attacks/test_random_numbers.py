@@ -41,14 +41,14 @@ def test_uniforms_and_stripes_have_uniform_distributions():
     assert abs(float(stripes.mean())) < 0.1
 
 
-DRAWS = {
+DRAW_FUNCTIONS = {
     "uniforms": lambda numbers, restart, images: numbers.uniforms(restart, images, SHAPE),
     "stripes": lambda numbers, restart, images: numbers.stripes(restart, images, SHAPE),
     "normals": lambda numbers, restart, images: numbers.normals(restart, images, 50),
 }
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("draw", DRAW_FUNCTIONS.values(), ids=DRAW_FUNCTIONS)
 def test_random_numbers_depend_on_seed_key_restart_and_image(draw):
     images = np.array([3, 700, 64, 3])
     drawn = draw(RandomNumbers(0, "pgd_l2"), 0, images)

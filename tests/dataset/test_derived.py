@@ -41,8 +41,8 @@ def get_metric_values(
     derived_metrics: DerivedMetrics, metric: str, key: str, strength: float = math.nan
 ) -> "pd.Series[float]":
     table = derived_metrics.table
-    is_strength = table["strength"].isna() if math.isnan(strength) else table["strength"] == strength
-    return table[(table["metric"] == metric) & (table["key"] == key) & is_strength].set_index("network")["value"]
+    has_strength = table["strength"].isna() if math.isnan(strength) else table["strength"] == strength
+    return table[(table["metric"] == metric) & (table["key"] == key) & has_strength].set_index("network")["value"]
 
 
 def test_robustness_r_integrates_curve_from_clean_accuracy(derived_metrics: DerivedMetrics) -> None:

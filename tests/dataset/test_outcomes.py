@@ -67,7 +67,7 @@ def test_outcomes_match_measured_predictions(folder: Path) -> None:
         dataset.outcomes("cifar10", "pgd")
 
 
-def test_images_returns_rows_labels_and_hashes(folder: Path) -> None:
+def test_images_method_returns_rows_labels_and_hashes(folder: Path) -> None:
     frame = Dataset(folder).images("cifar10")
     images = make_images("cifar10")
     assert frame["row"].tolist() == images.indices.tolist()
@@ -116,7 +116,7 @@ def rewrite_column(path: Path, column_name: str, values: list) -> None:
 
 
 @pytest.mark.parametrize("fault", ["count", "size", "positions"])
-def test_outcomes_rejects_damaged_bits_and_image_positions(folder: Path, tmp_path: Path, fault: str) -> None:
+def test_outcomes_method_rejects_damaged_bits_and_image_positions(folder: Path, tmp_path: Path, fault: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
     bits = pq.read_table(path)["correct_bits"].to_pylist()

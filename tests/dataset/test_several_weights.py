@@ -70,7 +70,7 @@ def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
         assert dataset.with_weights(None).table.equals(single_dataset.table)
 
 
-def test_query_without_name_of_weights_lists_names_in_one_line(folder):
+def test_query_without_weights_name_lists_names_in_a_one_line_error(folder):
     dataset = Dataset(folder)
     matrices = functools.partial(dataset.value, 2, "cifar10", "pgd", "cm")
     for query in (dataset.query, lambda: dataset.table, lambda: dataset.accuracy(2, "cifar10", "pgd"), matrices):

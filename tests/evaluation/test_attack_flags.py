@@ -77,7 +77,7 @@ def test_plausible_results_have_no_flags():
         ),
     ],
 )
-def test_find_flags_lists_the_networks_that_show_the_sign(changes, check, where, networks):
+def test_find_flags_lists_networks_with_signs_of_weak_attacks(changes, check, where, networks):
     result = [flag for flag in find_flags_with(changes) if (flag.check, flag.where) == (check, where)]
     assert [[name for name, _, _ in flag.networks] for flag in result] == [networks]
     assert result[0].n_checked == 2

@@ -95,7 +95,7 @@ def test_generated_folder_has_the_published_layout(tmp_path):
         assert record["sha256"] == hashlib.sha256((tmp_path / f"{name}.npy").read_bytes()).hexdigest()
 
 
-def test_generate_is_independent_of_blocks(tmp_path, monkeypatch):
+def test_generated_files_do_not_depend_on_the_block_size(tmp_path, monkeypatch):
     images = image_set(5)
     progress_calls: list[tuple[int, int]] = []
     progress = lambda done, total: progress_calls.append((done, total))  # noqa: E731
