@@ -40,14 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_compare_prints_and_writes_differences(folder, robust201):
-    options = (
-        "--data",
-        folder / "test.npz",
-        "--keys",
-        "clean,fgsm",
-        "--set",
-        "fgsm.epsilons=1/255,8/255",
-    )
+    options = ("--data", folder / "test.npz", "--keys", "clean,fgsm", "--set", "fgsm.epsilons=1/255,8/255")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, *options, "--out", folder / "table.csv")
     assert result.code == 0, result.err

@@ -86,7 +86,7 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
     counts_and_bits = duckdb.sql(
         f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {query}"
     ).fetchall()
-    assert counts_and_bits == [(bits.sum(), int(bits[11])) for bits in expected_outcomes]
+    assert counts_and_bits == [(outcomes.sum(), int(outcomes[11])) for outcomes in expected_outcomes]
 
 
 def test_export_writes_bits_and_also_predictions_if_outcomes_are_classes(folder: Path, tmp_path: Path) -> None:

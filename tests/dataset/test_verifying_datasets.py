@@ -130,7 +130,7 @@ def test_verify_command_reports_counts_and_rejects_options_for_results_folders(t
     result = robust201("verify", tmp_path)
     assert (result.code, result.err) == (0, "")
     n_listed = len((tmp_path / "SHA256SUMS").read_text().splitlines())
-    assert result.out == f"40 evaluations valid; {n_listed} listed files.\n"
+    assert result.out == f"40 evaluations valid; {n_listed} files listed in SHA256SUMS.\n"
     error_line = robust201("verify", tmp_path, "--export", tmp_path).error_line(exit_code=2)
     assert "applies only to a results folder" in error_line
     (tmp_path / "cifar10/pgd_accuracy.json").write_text("{}")
