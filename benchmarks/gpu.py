@@ -151,18 +151,8 @@ def measure_precision(size: Size) -> Rows:
 
 def run_tests(size: Size) -> Rows:
     """Run the tests that need a GPU."""
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-m",
-        "gpu",
-        *GPU_TESTS,
-        *(["--collect-only"] * size.is_rehearsal),
-    ]
+    argv = [sys.executable, *("-m", "pytest", "-q", "-n", "0", "-m", "gpu"), *GPU_TESTS]
+    argv += ["--collect-only"] * size.is_rehearsal
     start = time.monotonic()
     process = subprocess.run(argv, capture_output=True, text=True, check=False)
     lines = process.stdout.strip().splitlines() or ["no output"]
@@ -171,7 +161,7 @@ def run_tests(size: Size) -> Rows:
     yield {"exit_code": process.returncode, "result": lines[-1], "failures": failures, "seconds": seconds}
 
 
-def passes_of(model: Model, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
+def make_passes(model: Model, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
     """Return functions that compute logits and gradients of all images."""
     return {
         "forward": lambda: model.logits(to_float(images)),
@@ -194,9 +184,9 @@ def measure_passes(size: Size) -> Rows:
         models: dict[str, Model] = {"compiled": case.compiled, "autograd": case.published}
         if not size.is_rehearsal:
             models["graphs"] = GraphedModel(case.compiled, GraphCapture(size.device))
-        compiled = {name: compute() for name, compute in passes_of(case.compiled, case.images, case.labels).items()}
+        compiled = {name: compute() for name, compute in make_passes(case.compiled, case.images, case.labels).items()}
         for variant, model in models.items():
-            for name, compute in passes_of(model, case.images, case.labels).items():
+            for name, compute in make_passes(model, case.images, case.labels).items():
                 row = {"network": index, "variant": variant, "pass": name}
                 has_same_bits = torch.equal(compute(), compiled[name])
                 yield row | {"images_per_second": images_per_second(size, compute), "bits_of_compiled": has_same_bits}
@@ -204,7 +194,7 @@ def measure_passes(size: Size) -> Rows:
 
 def measure_square(size: Size) -> Rows:
     """Measure Square with pinned copies of proposals, and with blocking copies."""
-    copies = {"pinned": copy_to_device, "waiting": lambda tensor, device: tensor.to(device)}
+    copies = {"pinned": copy_to_device, "blocking": lambda tensor, device: tensor.to(device)}
     for index in size.networks[:1]:
         case = make_case(index, size)
         options = TASKS["aa_square"].parameters(queries=size.queries)
@@ -227,7 +217,7 @@ def measure_layouts(size: Size) -> Rows:
             torch.manual_seed(0)
             network = NETWORKS[name].build(width, 10)
             model = Classifier(network, NORMALISATION, 10, device=size.device, channels_last=channels_last)
-            for pass_name, compute in passes_of(model, images, labels).items():
+            for pass_name, compute in make_passes(model, images, labels).items():
                 row = {"network": name, "channels_last": channels_last, "pass": pass_name}
                 yield row | {"images_per_second": images_per_second(size, compute)}
 
@@ -297,8 +287,8 @@ def show(name: str, result: dict[str, Any]) -> None:
     if result["rows"]:
         print("| " + " | ".join(result["rows"][0]) + " |\n" + "|---" * len(result["rows"][0]) + "|")
     for row in result["rows"]:
-        cells = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
-        print("| " + " | ".join(cells) + " |", flush=True)
+        entries = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
+        print("| " + " | ".join(entries) + " |", flush=True)
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ def read_outcomes(data: Dataset, dataset: str, keys: Sequence[str]) -> _Bools:
 
 
 def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespace) -> Iterator[Draw]:
-    """Yield the estimates of each sample."""
+    """Yield the true accuracies and the estimates of each sample."""
     generator = np.random.default_rng(arguments.seed)
     for pilot_number in range(arguments.draws // arguments.samples):
         order = generator.permutation(len(outcomes))
@@ -68,7 +68,7 @@ def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespac
 
 
 def summarise(draws: Sequence[Draw]) -> dict[str, Any]:
-    """Return range of coverage, median half-width, largest bias and truths, for strengths that are not extreme."""
+    """Return coverage range, median half-width, largest bias, true accuracies, for strengths that are not extreme."""
     truth, accuracy, low, high = (np.stack(arrays) for arrays in zip(*draws, strict=True))
     is_used = (truth > EXTREME_MARGIN) & (truth < 1 - EXTREME_MARGIN)
     strengths = is_used.mean(axis=(0, 1)) > 0.5
@@ -102,12 +102,12 @@ def main() -> None:
         for key in arguments.keys.split(","):
             outcomes, n = read_outcomes(data, arguments.dataset, [key]), SIZES[key][index]
             row = summarise(list(replay(outcomes, cheap, n, arguments)))
-            simple_low, simple_high = accuracy_intervals(
+            random_low, random_high = accuracy_intervals(
                 row["truths"], round(budget * arguments.repeats * outcomes.shape[2])
             )
-            cells = (f"{budget:.1%}", f"`{key}`", f"{n:,}", "{:.1%} to {:.1%}".format(*row["coverage"]))
-            points = (row["half_width"], float(np.median(simple_high - simple_low)) / 2, row["bias"])
-            print("| " + " | ".join([*cells, *(f"{100 * value:.2f}" for value in points)]) + " |", flush=True)
+            entries = (f"{budget:.1%}", f"`{key}`", f"{n:,}", "{:.1%} to {:.1%}".format(*row["coverage"]))
+            percentages = (row["half_width"], float(np.median(random_high - random_low)) / 2, row["bias"])
+            print("| " + " | ".join([*entries, *(f"{100 * value:.2f}" for value in percentages)]) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def fabricate(part: SlicePart) -> tuple[ShardName, bytes]:
 def missing_parts(results: Path) -> Iterator[SlicePart]:
     """Yield the missing parts of a results folder."""
     plan, folder = open_results(results)
-    return compare(plan, folder.list(), folder.read_tuple).missing()
+    return compare(plan, folder.list(), folder.read_tuple).missing_parts()
 
 
 def write_shards(results: Path, fraction: float) -> None:

@@ -72,10 +72,10 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
     if name.startswith("#") and int(comparison.subject.name) in COST_LEVELS:
         name += f" ({COST_LEVELS[int(comparison.subject.name)]})"
     seconds = [getattr(times.attacks, clock) for times in (*comparison.loops, comparison.sweep)]
-    cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
+    entries = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, with_start_up=True), comparison.largest_difference
-    cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
-    print(f"| {' | '.join(cells)} |", flush=True)
+    entries += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
+    print(f"| {' | '.join(entries)} |", flush=True)
 
 
 def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:

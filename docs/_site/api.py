@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Warns")
-"""Sections of docstrings."""
+"""Headings of docstring sections."""
 
 
 _INTERNAL = {
@@ -30,8 +30,8 @@ def _describe(name: str) -> Iterator[str]:
     if inspect.isclass(value) and issubclass(value, Exception):
         yield f"- `{attribute}`: {(inspect.getdoc(value) or '').partition(chr(10))[0]}"
     else:
-        is_called = attribute not in _INTERNAL
-        yield f"### {attribute}\n\n{_describe_callable(attribute, value) if is_called else _format_docstring(value)}"
+        is_public = attribute not in _INTERNAL
+        yield f"### {attribute}\n\n{_describe_callable(attribute, value) if is_public else _format_docstring(value)}"
         if inspect.isclass(value):
             yield from _describe_members(attribute, value)
 
@@ -71,16 +71,16 @@ def _format_signature(name: str, value: Callable[..., Any]) -> str:
 def _format_docstring(value: object) -> str:
     """Return a docstring as Markdown, with a list for each section."""
     text = re.sub(r"``(.+?)``", r"`\1`", inspect.getdoc(value) or "", flags=re.S)
-    parts = re.split(rf"^({'|'.join(_SECTIONS)}):\n", text, flags=re.M)
+    pieces = re.split(rf"^({'|'.join(_SECTIONS)}):\n", text, flags=re.M)
     sections = [
         f"**{heading.replace('Args', 'Arguments')}**\n\n{_format_entries(textwrap.dedent(body).strip())}"
-        for heading, body in zip(parts[1::2], parts[2::2], strict=True)
+        for heading, body in zip(pieces[1::2], pieces[2::2], strict=True)
     ]
-    return "\n\n".join([parts[0].strip(), *sections])
+    return "\n\n".join([pieces[0].strip(), *sections])
 
 
 def _format_entries(text: str) -> str:
-    """Return the entries `NAME: MEANING` of a section as a list; consecutive entries with one meaning share an item."""
+    """Return the entries `NAME: MEANING` of a section as a list; consecutive entries with equal meanings are joined."""
     while (merged := re.sub(r"^(\w[\w, ]*): (.*)\n(\w+): \2$", r"\1, \3: \2", text, flags=re.M)) != text:
         text = merged
     return re.sub(r"^(\w+(?:, \w+)*): ", r"- `\1`: ", text, flags=re.M)

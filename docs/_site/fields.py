@@ -143,7 +143,7 @@ def field_meanings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _format_meaning(text: str) -> str:
-    """Return a description as a table cell: capitalised, without a final full stop, and with links to named pages."""
+    """Return a description as a table entry: capitalised, without a final full stop, and with links to named pages."""
     text = re.sub(r"``(.+?)``", r"`\1`", text)
     text = re.sub(r"docs/([\w/-]+)\.md", r"[\1](../\1.md)", text)
     return text[:1].upper() + text[1:].rstrip(".")
@@ -156,13 +156,13 @@ def _format_table(
     lines = ["| field | meaning | type, limits | default |", "|---|---|---|---|"]
     required = schema.get("required", [])
     for name, field in schema.get("properties", {}).items():
-        cells = [
+        entries = [
             f"`{name}`",
             _format_meaning(meanings.get(name, "")),
             ", ".join([" or ".join(dict.fromkeys(_list_types(field))), *_list_limits(field)]),
             _describe_default(name, field, name in required) if defaults is None else defaults[name],
         ]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |")
     return "\n".join(lines)
 
 
@@ -218,7 +218,7 @@ def _describe_fields(model: type[BaseModel], schema: Mapping[str, Any], shared: 
 
 
 def _describe_defaults(name: str, tasks: Sequence[Task]) -> str:
-    """Return a parameter's defaults, each with its keys; the first one without keys if all keys have the parameter."""
+    """Return a parameter's defaults, each with its keys; if all keys have the parameter, the first default has none."""
     keys_by_default: dict[str, list[str]] = {}
     for task in tasks:
         if name in task.field_names:
@@ -244,8 +244,8 @@ def describe_keys() -> str:
         defaults = {name: _describe_defaults(name, tasks) for name in names}
         keys = [task.key for task in tasks]
         heading = ", ".join(keys) if len(keys) < 6 else f"{keys[0]} and {len(keys) - 1} others"
-        listed = f"{', '.join(f'`{key}`' for key in keys)}.\n\n" if len(keys) >= 6 else ""
+        key_list = f"{', '.join(f'`{key}`' for key in keys)}.\n\n" if len(keys) >= 6 else ""
         table = _format_table({"properties": {name: properties[name] for name in names}}, meanings, defaults)
-        sections.append(f"## {heading}\n\n{listed}{table if names else 'No parameters.'}")
+        sections.append(f"## {heading}\n\n{key_list}{table if names else 'No parameters.'}")
     table = _format_table(_make_schema(UserTaskParameters), field_meanings(UserTaskParameters))
     return "\n\n".join([*sections, f"## Your own task\n\n{table}"])

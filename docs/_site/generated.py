@@ -1,6 +1,6 @@
-"""Write the parts of the reference pages that are generated from the code: `python -m docs._site.generated`.
+"""Write the sections of the reference pages that are generated from the code: `python -m docs._site.generated`.
 
-A generated part stands between the comments ``<!-- generated: KIND ARGUMENTS -->`` and ``<!-- end -->``.
+A generated section stands between the comments ``<!-- generated: KIND ARGUMENTS -->`` and ``<!-- end -->``.
 """
 
 import re
@@ -12,9 +12,9 @@ from docs._site.commands import describe_commands
 from docs._site.fields import describe_keys, describe_models
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
-"""Folder of the pages with generated parts."""
+"""Folder of the pages with generated sections."""
 
-_PART = re.compile(r"^(<!-- generated: (\w+) ?(.*?) -->)$.*?^<!-- end -->$", re.M | re.S)
+_GENERATED_SECTION = re.compile(r"^(<!-- generated: (\w+) ?(.*?) -->)$.*?^<!-- end -->$", re.M | re.S)
 _GENERATORS: dict[str, Callable[..., str]] = {
     "api": describe_api,
     "commands": describe_commands,
@@ -24,7 +24,7 @@ _GENERATORS: dict[str, Callable[..., str]] = {
 
 
 def fill(text: str) -> str:
-    """Return a page with its generated parts updated."""
+    """Return a page with its generated sections updated."""
 
     def generate(match: re.Match[str]) -> str:
         comment, kind, arguments = match.groups()
@@ -33,7 +33,7 @@ def fill(text: str) -> str:
         generated = re.sub(r"(?<![\w/.\[-])docs/([\w/-]+)\.md", r"[docs/\1.md](../\1.md)", generated)
         return f"{comment}\n\n{generated}\n\n<!-- end -->"
 
-    return _PART.sub(generate, text)
+    return _GENERATED_SECTION.sub(generate, text)
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ CONTENTS = {
 SHORT_TITLES = {
     "tutorial": "Tutorial",
     "protocol": "Protocol",
-    "papers": "Published works",
+    "papers": "Published papers",
     "configuration": "Sweep YAML",
     "configuration-inputs": "Sweep YAML: networks, weights, images",
     "dataset": "Files of a dataset",

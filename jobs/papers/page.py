@@ -1,4 +1,4 @@
-"""The generated parts of a paper's page: tables and sentences between comments such as `<!-- claims -->`."""
+"""The generated sections of a paper's page: tables and sentences between comments such as `<!-- claims -->`."""
 
 import math
 import re
@@ -11,19 +11,19 @@ import pandas as pd
 from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED, Claim
 
 
-def fill(page: Path, parts: Mapping[str, str]) -> None:
-    """Replace the text between `<!-- NAME -->` and `<!-- end -->` for each part of a page.
+def fill(page: Path, texts: Mapping[str, str]) -> None:
+    """Replace the text between `<!-- NAME -->` and `<!-- end -->` for each generated section of a page.
 
     Raises:
-        ValueError: the page does not have exactly these parts.
+        ValueError: the page does not have exactly these sections.
     """
     text = page.read_text()
     pattern = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->\n", re.S)
-    if {*pattern.findall(text)} != {*parts}:
-        raise ValueError(f"Filling {page} failed: it has the parts {pattern.findall(text)}, expected {[*parts]}.")
+    if {*pattern.findall(text)} != {*texts}:
+        raise ValueError(f"Filling {page} failed: it has the sections {pattern.findall(text)}, expected {[*texts]}.")
     page.write_text(
         pattern.sub(
-            lambda match: f"<!-- {match[1]} -->\n\n{parts[match[1]].strip()}\n\n<!-- end -->\n",
+            lambda match: f"<!-- {match[1]} -->\n\n{texts[match[1]].strip()}\n\n<!-- end -->\n",
             text,
         )
     )
@@ -33,7 +33,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: i
     """Return a Markdown table; columns after the first `text_columns` are right-aligned."""
     alignments = ["---"] * text_columns + ["--:"] * (len(columns) - text_columns)
     lines = (columns, alignments, *rows)
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return "".join("| " + " | ".join(entry.replace("|", "\\|") for entry in line) + " |\n" for line in lines)
 
 
 def number(value: float, decimals: int = 3, *, signed: bool = False) -> str:
@@ -50,8 +50,8 @@ def claims_table(claims: Sequence[Claim]) -> str:
     counts = Counter(claim.verdict for claim in claims)
     tally = ", ".join(f"{verdict} ({counts[verdict]})" for verdict in (HOLDS, FAILS, UNDECIDED))
     sentence = f"Verdicts on {len(claims)} claims: {tally}."
-    columns = ["claim", "location in the work", "published", "ours", "data", "verdict", "needed to decide"]
-    return f"{sentence}\n\n{table(columns, [[cell or '–' for cell in claim] for claim in claims], len(columns))}"
+    columns = ["claim", "location in the paper", "published", "ours", "data", "verdict", "needed to decide"]
+    return f"{sentence}\n\n{table(columns, [[entry or '–' for entry in claim] for claim in claims], len(columns))}"
 
 
 def write_table(path: Path, frame: pd.DataFrame) -> None:

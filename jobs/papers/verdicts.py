@@ -1,4 +1,4 @@
-"""Verdicts on a work's claims, from intervals, and the number of units that would decide an open claim."""
+"""Verdicts on a paper's claims, from intervals, and the sample size that would decide an undecided claim."""
 
 import math
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ from scipy import stats
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 LEVEL = 0.95
-"""Coverage of intervals. If a claim has several parts, this is their joint coverage (Bonferroni)."""
+"""Coverage of intervals. If a claim is about several estimates, this is their joint coverage (Bonferroni)."""
 
 
 class Claim(NamedTuple):
-    """A claim of a work, with the verdict on our results.
+    """A paper's claim, with the verdict on our results.
 
     Attributes:
         claim: the claim, as a sentence.
-        place: section, figure or table in the work.
-        printed: the work's numbers.
+        place: section, figure or table in the paper.
+        published: the paper's numbers.
         ours: our numbers, with intervals.
         data: networks and images from which our numbers were computed.
         verdict: `HOLDS`, `FAILS` or `UNDECIDED`.
@@ -29,7 +29,7 @@ class Claim(NamedTuple):
 
     claim: str
     place: str
-    printed: str
+    published: str
     ours: str
     data: str
     verdict: str
@@ -37,7 +37,7 @@ class Claim(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An estimate with its interval, from `n` units (cells, images or seeds) in each of `groups` groups."""
+    """An estimate with its interval, from `n` samples (cells, images or seeds) in each of `groups` groups."""
 
     value: float
     low: float
@@ -50,21 +50,21 @@ class Estimate(NamedTuple):
 
 
 def judge(estimates: Iterable[Estimate]) -> str:
-    """Return the verdict on a claim that all estimated quantities are positive.
+    """Return the verdict on the claim that all estimated quantities are positive.
 
-    It holds if all intervals are above 0, does not hold if one is below 0, and is otherwise undecided.
+    The claim holds if all intervals are above 0, does not hold if one is below 0, and is otherwise undecided.
     """
-    parts = list(estimates)
-    if any(part.high < 0 for part in parts):
+    estimates = list(estimates)
+    if any(estimate.high < 0 for estimate in estimates):
         return FAILS
-    return HOLDS if parts and all(part.low > 0 for part in parts) else UNDECIDED
+    return HOLDS if estimates and all(estimate.low > 0 for estimate in estimates) else UNDECIDED
 
 
-def units_to_decide(estimate: Estimate) -> float:
-    """Return the number of units per group at which the interval would exclude 0, if estimate and spread stay the same.
+def required_sample_size(estimate: Estimate) -> float:
+    """Return the sample size per group at which the interval would exclude 0, if estimate and spread stay the same.
 
     Returns:
-        At least `n` and 2; infinite if the estimate is 0 or the interval is unknown (a single unit).
+        At least `n` and 2; infinite if the estimate is 0 or the interval is unknown (a single sample).
     """
     half_width = (estimate.high - estimate.low) / 2
     if not half_width < math.inf or estimate.value == 0:
@@ -77,40 +77,40 @@ def units_to_decide(estimate: Estimate) -> float:
     return max(n, estimate.n)
 
 
-def describe_units(estimates: Iterable[Estimate], unit: str, available: float = math.inf) -> str:
-    """Return how many units would decide a claim about these estimates: the number that the least certain one needs."""
-    n = max(units_to_decide(estimate) for estimate in estimates if not (estimate.low > 0 or estimate.high < 0))
+def sample_needed(estimates: Iterable[Estimate], noun: str, available: float = math.inf) -> str:
+    """Return the sample, such as ``about 150 cells``, that would decide the least certain of these estimates."""
+    n = max(required_sample_size(estimate) for estimate in estimates if not (estimate.low > 0 or estimate.high < 0))
     if n > available:
-        return f"not even all {available:,.0f} {unit}, if the estimates stay the same"
-    return f"about {n:,.0f} {unit}" if n < math.inf else f"more {unit}"
+        return f"not even all {available:,.0f} {noun}, if the estimates stay the same"
+    return f"about {n:,.0f} {noun}" if n < math.inf else f"more {noun}"
 
 
-def mean_estimate(values: ArrayLike, parts: int = 1) -> Estimate:
+def mean_estimate(values: ArrayLike, n_comparisons: int = 1) -> Estimate:
     """Return the mean of independent values with Student's interval; it is unknown (NaN) for a single value.
 
-    `parts` is the number of estimates whose intervals must have the joint coverage `LEVEL`.
+    `n_comparisons` is the number of estimates whose intervals must have the joint coverage `LEVEL`.
     """
     sample = np.asarray(values, np.float64)
     mean, n = float(sample.mean()), len(sample)
-    half_width = _quantile(n, 1, parts) * sample.std(ddof=1) / math.sqrt(n) if n > 1 else math.nan
+    half_width = _quantile(n, 1, n_comparisons) * sample.std(ddof=1) / math.sqrt(n) if n > 1 else math.nan
     return Estimate(mean, mean - half_width, mean + half_width, n)
 
 
-def normal_estimate(value: float, error: float, n: int, parts: int = 1) -> Estimate:
+def normal_estimate(value: float, error: float, n: int, n_comparisons: int = 1) -> Estimate:
     """Return an estimate with the interval of a normal distribution, from its standard error."""
-    half_width = _quantile(10**9, 1, parts) * error
+    half_width = _quantile(10**9, 1, n_comparisons) * error
     return Estimate(value, value - half_width, value + half_width, n)
 
 
-def bootstrap_estimate(value: float, replicates: ArrayLike, n: int, parts: int = 1) -> Estimate:
+def bootstrap_estimate(value: float, replicates: ArrayLike, n: int, n_comparisons: int = 1) -> Estimate:
     """Return an estimate with the percentile interval of its bootstrap replicates (NaN is left out)."""
-    tail = (1 - LEVEL) / 2 / parts
+    tail = (1 - LEVEL) / 2 / n_comparisons
     low, high = np.nanquantile(np.asarray(replicates, np.float64), [tail, 1 - tail])
     return Estimate(value, float(low), float(high), n)
 
 
 def welch_estimate(
-    mean: ArrayLike, sd: ArrayLike, n: ArrayLike, weights: ArrayLike = (1, -1), parts: int = 1
+    mean: ArrayLike, sd: ArrayLike, n: ArrayLike, weights: ArrayLike = (1, -1), n_comparisons: int = 1
 ) -> Estimate:
     """Return a contrast of the means of groups with Welch's interval; by default, the first mean minus the second.
 
@@ -119,15 +119,15 @@ def welch_estimate(
         sd: standard deviation of each group (divisor n - 1).
         n: size of each group, at least 2.
         weights: weight of each group's mean in the contrast.
-        parts: see `mean_estimate`.
+        n_comparisons: see `mean_estimate`.
     """
     sizes, factors = np.asarray(n, np.float64), np.asarray(weights, np.float64)
     variances = np.square(factors * np.asarray(sd, np.float64)) / sizes
     degrees = variances.sum() ** 2 / np.sum(variances**2 / (sizes - 1))
-    half_width = stats.t.ppf(1 - (1 - LEVEL) / 2 / parts, degrees) * math.sqrt(variances.sum())
+    half_width = stats.t.ppf(1 - (1 - LEVEL) / 2 / n_comparisons, degrees) * math.sqrt(variances.sum())
     value = float(factors @ np.asarray(mean, np.float64))
     return Estimate(value, value - half_width, value + half_width, int(sizes.min()), groups=len(sizes))
 
 
-def _quantile(n: float, groups: int, parts: int = 1) -> float:
-    return float(stats.t.ppf(1 - (1 - LEVEL) / 2 / parts, groups * (n - 1)))
+def _quantile(n: float, groups: int, n_comparisons: int = 1) -> float:
+    return float(stats.t.ppf(1 - (1 - LEVEL) / 2 / n_comparisons, groups * (n - 1)))

@@ -167,7 +167,7 @@ def test_only_attacks_with_the_fused_engine_accept_chosen_images(tmp_path, key, 
     with pytest.raises(ConfigError, match=message):
         parse_config(fields, "test")
     fields["keys"] = {"pgd": {"images": {"file": "a.json"}}}
-    assert parse_config(fields, "test").own_images[0].file is not None
+    assert parse_config(fields, "test").image_selections[0].file is not None
     with pytest.raises(ConfigError, match="depends on other images of the batch"):
         parse_config(fields | {"engine": "reference"}, "test")
 

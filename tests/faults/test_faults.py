@@ -17,7 +17,7 @@ import pytest
 from robust201.core.files import WRITE_STEPS
 from tests.conftest import REPOSITORY
 from tests.support.runs import export_bytes, read_state, run_inline
-from tests.support.trials import HANG_SECONDS, KEYS, Trial, assert_all_ended, remove_half, wait_for_parts
+from tests.support.trials import HANG_SECONDS, KEYS, Trial, assert_all_ended, delete_half_of_shards, wait_for_parts
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
 
@@ -63,13 +63,13 @@ def expected(tmp_path_factory):
 def test_run_completed_after_random_kills_has_the_same_bytes(tmp_path, expected):
     trial, counts = Trial(tmp_path), Counter()
     while counts.total() < REPEATS:
-        remove_half(trial)
+        delete_half_of_shards(trial)
         process, victim = trial.start(), trial.rng.choice(VICTIMS)
         time.sleep(trial.rng.uniform(1, 20))
         killed = trial.kill(process, victim)
         if killed is not None:
             counts[victim] += 1
-        code = trial.end(process, HANG_SECONDS if victim != "worker" and killed else 400)
+        code = trial.wait_for_end(process, HANG_SECONDS if victim != "worker" and killed else 400)
         assert code in ({0, -9} if victim == "guard" else {0, 3}), trial.log.read_text()[-500:]
         assert_all_ended(killed or ())
     print(dict(counts))
@@ -85,8 +85,8 @@ def test_killed_worker_loses_only_its_part_and_deadly_parts_are_reported(tmp_pat
     process = trial.start("--allow-code")
     wait_for_parts(trial, process, 3)
     assert trial.kill(process, "worker")
-    assert trial.end(process) == 3
-    assert [part.label for part in read_state(trial.results).missing()] == ["#21 digits deadly"]
+    assert trial.wait_for_end(process) == 3
+    assert [part.label for part in read_state(trial.results).missing_parts()] == ["#21 digits deadly"]
     assert "its worker died 3 times" in trial.log.read_text()
 
 
@@ -100,7 +100,7 @@ def test_loss_of_ray_gives_exit_code_3_and_the_next_run_completes(tmp_path, expe
     while (session := trial.kill(process, victim)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    code = trial.end(process, HANG_SECONDS)
+    code = trial.wait_for_end(process, HANG_SECONDS)
     # Exit code and number of errors. Workers may have computed all parts before Ray notices the loss.
     expected_results = {(3, 1), (0, 0)} if moment == "parts" and victim != "child" else {(3, 1)}
     assert (code, trial.log.read_text().count("error: ")) in expected_results, trial.log.read_text()
@@ -112,7 +112,7 @@ def test_loss_of_ray_gives_exit_code_3_and_the_next_run_completes(tmp_path, expe
 def test_inline_run_completed_after_kills_has_the_same_bytes(tmp_path, expected):
     trial = Trial(tmp_path, executor="inline")
     for _ in range(REPEATS):
-        remove_half(trial)
+        delete_half_of_shards(trial)
         process = trial.start()
         time.sleep(trial.rng.uniform(0.5, 9))
         process.kill()
@@ -127,7 +127,7 @@ def test_shares_completed_after_kills_have_the_same_bytes(tmp_path, expected):
     plan = [sys.executable, "-m", "robust201", "plan", str(trial.sweep), "--save"]
     subprocess.run(plan, check=True, capture_output=True, cwd=REPOSITORY)
     for _ in range(-(-REPEATS // len(shares))):
-        remove_half(trial)
+        delete_half_of_shards(trial)
         shutil.rmtree(trial.results / "corruptions", ignore_errors=True)
         processes = [trial.start(*share) for share in shares]
         for process in trial.rng.sample(processes, len(processes)):
@@ -145,7 +145,7 @@ def test_run_killed_while_writing_a_shard_is_completed(tmp_path, expected, step)
     trial, program = Trial(tmp_path, executor="inline"), tmp_path / "program.py"
     program.write_text(PROGRAM_DYING_WHILE_WRITING)
     process = trial.start(step, program=[str(program)], FAULT_MARKER=str(tmp_path / "marker"))
-    assert trial.end(process) == -signal.SIGKILL
+    assert trial.wait_for_end(process) == -signal.SIGKILL
     assert (tmp_path / "marker").exists()
     trial.complete()
     assert export_bytes(trial.config, tmp_path / "export") == expected
@@ -160,9 +160,9 @@ def test_one_signal_drains_a_run_and_two_signals_stop_it(tmp_path, expected, exe
         for _ in range(n_signals):
             process.send_signal(signal_number)
             time.sleep(0.3)
-        code = trial.end(process, HANG_SECONDS)
+        code = trial.wait_for_end(process, HANG_SECONDS)
         assert code in ({0, 3} if n_signals == 1 else {0, 3, -signal.SIGINT})  # the run may end before the second
-        remove_half(trial)
+        delete_half_of_shards(trial)
     assert "Traceback" not in trial.log.read_text()
     trial.complete()
     assert export_bytes(trial.config, tmp_path / "export") == expected
@@ -180,7 +180,7 @@ def test_full_disk_ends_the_run_with_code_4(tmp_path, expected, executor):
         subprocess.run(plan, check=True, capture_output=True)
         used = shutil.disk_usage(trial.results).used // 1024
         resize(trial.results, f"{used + 250}k")  # a whole run needs 400 KiB
-        assert trial.end(trial.start()) == 4
+        assert trial.wait_for_end(trial.start()) == 4
         assert "the disk is full" in trial.log.read_text()
         assert not list(trial.results.rglob(".*.tmp"))
         resize(trial.results, "64m")
@@ -198,7 +198,7 @@ def test_second_driver_is_rejected_unless_the_first_is_dead(tmp_path, expected):
     trial = Trial(tmp_path, executor="inline")
     first = trial.start()
     wait_for_parts(trial, first, 1)
-    assert trial.end(trial.start(), HANG_SECONDS) == 4
+    assert trial.wait_for_end(trial.start(), HANG_SECONDS) == 4
     first.kill()
     first.wait()
     lock = json.loads((trial.results / "lock.json").read_text())

@@ -20,13 +20,13 @@ measure = functools.partial(measure_network, seed=0, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("key", ["hessian_weights", "hessian_input"])
-def test_result_does_not_depend_on_batches_and_starts(key):
+def test_result_does_not_depend_on_batches_or_starting_vectors(key):
     images, classifier = tiny_images(4), tiny_classifier(BatchNormNetwork())
     expected = measure(key, images, classifier)
     assert measure(key, images, tiny_classifier(BatchNormNetwork(), micro_batch=3)) == pytest.approx(expected, rel=1e-4)
-    with_other_start = measure(key, images, classifier, seed=1)
-    assert with_other_start == pytest.approx(expected, rel=1e-4)
-    assert with_other_start != expected
+    other_start_result = measure(key, images, classifier, seed=1)
+    assert other_start_result == pytest.approx(expected, rel=1e-4)
+    assert other_start_result != expected
     assert measure(key, images, classifier) == expected
 
 

@@ -55,7 +55,7 @@ def new_network_in_mode(mode):
 
 
 def dense_hessian(network, loss_of):
-    """Return the dense Hessian of `loss_of`, a function (inputs → logits) → loss, with respect to the weights."""
+    """Return the dense Hessian of the loss in the weights; `loss_of` maps a function inputs → logits to the loss."""
     names, weights = zip(*((name, weight.detach()) for name, weight in network.named_parameters()), strict=True)
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 
@@ -134,8 +134,8 @@ def test_batch_eigenvalue_of_input_is_maximum_over_images_in_evaluation_mode():
     assert result["largest"] == pytest.approx(np.mean(largest), rel=1e-4)
 
 
-def squares_from_loop(images, classifier, network, projections):
-    """Return squared norms from a simple loop in training mode, which restores running statistics at its end."""
+def squared_norms_from_loop(images, classifier, network, projections):
+    """Return squared norms from a simple loop in training mode, which finally restores the running statistics."""
     state = copy.deepcopy(network.state_dict())
     network.train()
     squares = []
@@ -159,7 +159,7 @@ def test_jacobian_matches_simple_loop_in_training_mode(projections):
     classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(N_IMAGES)
     columns = ["squared_norm", "squared_norm_sd", "norm"]
     result = measure("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING_PARAMETERS)
-    squares = squares_from_loop(images, classifier, BatchNormNetwork(), projections)
+    squares = squared_norms_from_loop(images, classifier, BatchNormNetwork(), projections)
     expected = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
     assert result == pytest.approx(expected, rel=1e-5)
     evaluation_result = measure("jacobian", images, classifier, projections=projections)
@@ -218,7 +218,7 @@ def test_training_mode_depends_on_batches_and_rejects_unequal_batches(key):
         ("hessian_input", {"tolerance": 0.01, "steps": 100, "input": "normalised"}),
     ],
 )
-def test_identity_has_batch_only_if_it_matters(key, identity):
+def test_identity_has_batch_only_if_the_result_depends_on_it(key, identity):
     task = find_task(key)
     default_columns = list(reversed(task.columns))
     for parameters in (task.parameters(), task.parameters(mode="evaluation", columns=default_columns)):

@@ -105,10 +105,10 @@ def test_results_are_bit_identical_to_the_cpu(key):
 
 def count_expected_waits(task, parameters):
     """Return how often the host must wait for the device if an attack's samples at all strengths fit into one batch."""
-    n_strengths, runs = len(parameters.strengths), task.procedure.runs
+    n_strengths, runs = len(parameters.strengths), task.procedure.count_runs
     # The host checks each returned batch, and at the end that each image was returned.
     n_waits = n_strengths + 1
-    if task.procedure.attacks == "correct":
+    if task.procedure.images == "correct":
         n_waits += 1 + n_strengths  # to read which images are correct, and to check the batches of the other images
     # Before each further run, the host reads which samples resist.
     return n_waits + (0 if runs is None else runs(parameters, N_CLASSES) - 1)

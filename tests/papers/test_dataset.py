@@ -100,7 +100,7 @@ def test_square_with_fewer_queries_cannot_refute_the_order_of_attacks():
     protocols = {"protocols": [{"key": "aa_square", "parameters": {"queries": 500}}]}
     assert analyse.claim_order_of_attacks(make_results(accuracies)).verdict == FAILS
     assert analyse.claim_order_of_attacks(make_results(accuracies, sweep=protocols)).verdict == UNDECIDED
-    assert "left out" in analyse.claim_order_of_attacks(make_results(accuracies, sweep=protocols)).printed
+    assert "left out" in analyse.claim_order_of_attacks(make_results(accuracies, sweep=protocols)).published
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_claim_about_cells_of_equal_size_needs_the_published_factor():
     assert analyse.claim_range_at_same_size(wide).verdict == HOLDS
     narrow = make_results({("pgd", 1.0): dict.fromkeys(same_size, 0.3)})
     assert analyse.claim_range_at_same_size(narrow).verdict == FAILS
-    some = make_results({("pgd", 1.0): dict.fromkeys(same_size[:10], 0.3)})
-    claim = analyse.claim_range_at_same_size(some)
+    few = make_results({("pgd", 1.0): dict.fromkeys(same_size[:10], 0.3)})
+    claim = analyse.claim_range_at_same_size(few)
     assert (claim.verdict, claim.would_decide) == (UNDECIDED, "results of the other 398 cells")
 
 
@@ -165,17 +165,17 @@ def make_forty_cells(columns):
     return make_results({column: dict(zip(FORTY_CELLS, values, strict=True)) for column, values in columns.items()})
 
 
-@pytest.mark.parametrize(("within", "verdict"), [(True, HOLDS), (False, FAILS)])
-def test_agreement_within_attacks_is_compared_with_agreement_between_attacks(within, verdict):
-    ranking = {("pgd", 1.0): 0, ("fgsm", 2.0): 1 if within else 0, ("fgsm", 1.0): 1, ("pgd", 2.0): 0 if within else 1}
-    results = make_forty_cells({column: NOISE[row] for column, row in ranking.items()})
+@pytest.mark.parametrize(("agree", "verdict"), [(True, HOLDS), (False, FAILS)])
+def test_agreement_within_attacks_is_compared_with_agreement_between_attacks(agree, verdict):
+    rows = {("pgd", 1.0): 0, ("fgsm", 2.0): int(agree), ("fgsm", 1.0): 1, ("pgd", 2.0): int(not agree)}
+    results = make_forty_cells({column: NOISE[row] for column, row in rows.items()})
     assert distributions.claim_within_and_between_attacks(results).verdict == verdict
 
 
-@pytest.mark.parametrize(("is_common", "verdict"), [(False, HOLDS), (True, FAILS)])
-def test_claim_of_uncorrelated_corruptions_follows_planted_rankings(is_common, verdict):
+@pytest.mark.parametrize(("is_shared", "verdict"), [(False, HOLDS), (True, FAILS)])
+def test_claim_of_uncorrelated_corruptions_follows_planted_rankings(is_shared, verdict):
     independent = np.linalg.qr(NOISE.T - NOISE.mean(axis=1))[0].T
-    results = make_forty_cells({(f"corruption {row}", 3.0): independent[0 if is_common else row] for row in range(5)})
+    results = make_forty_cells({(f"corruption {row}", 3.0): independent[0 if is_shared else row] for row in range(5)})
     assert distributions.claim_uncorrelated_corruptions(results).verdict == verdict
 
 
@@ -229,7 +229,7 @@ def test_published_files_are_read(tmp_path):
     assert results.accuracies["pgd", 1.0].tolist() == [0.4] * 12
     assert (results.n_images, results.has_paper_network_size) == (10_000, True)
     medians = analyse.compare_medians(results).set_index(["key", "strength"])
-    assert medians.loc[("pgd", 1.0), ["ours", "printed"]].tolist() == [0.4, 0.349]
+    assert medians.loc[("pgd", 1.0), ["ours", "published"]].tolist() == [0.4, 0.349]
 
 
 def test_page_has_the_verdicts_on_shipped_results(tmp_path, monkeypatch):

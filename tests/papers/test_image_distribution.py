@@ -1,4 +1,4 @@
-"""Robustness R by image distribution: significance marks, verdicts on claims, blended images."""
+"""Robustness R by image distribution: significance markers, verdicts on claims, blended images."""
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,11 @@ from tests.training.test_data import numbered_images
 
 @pytest.fixture(scope="module")
 def comparisons():
-    return analyse.printed_comparisons()
+    return analyse.published_comparisons()
 
 
-def test_there_are_18_published_tables_of_six_epochs():
-    tables = analyse.printed_tables()
+def test_published_tables_are_18_with_six_epochs_each():
+    tables = analyse.published_tables()
     assert tables.groupby("table").size().tolist() == [6] * 18
     assert tables.loc[~tables["certain"], ["table", "epoch"]].to_numpy().tolist() == [[5, e] for e in (10, 25, 50, 150)]
     assert int(tables["mean"].isna().sum()) == 1
@@ -40,11 +40,11 @@ def test_all_published_marks_but_one_follow_from_published_numbers(comparisons):
         *("ResNet50", 10),
         *("cifar10_to_mnist", "mnist"),
     )
-    assert (exception.printed, exception.marked, exception.higher_holm) == ("", "first", "first")
+    assert (exception.published_marker, exception.recomputed_marker, exception.higher_holm) == ("", "first", "first")
 
 
 def test_p_values_and_intervals_match_scipy(comparisons):
-    tables = analyse.printed_tables().set_index(["network", "group", "epoch"])
+    tables = analyse.published_tables().set_index(["network", "group", "epoch"])
     for row in comparisons.itertuples():
         first, second = (tables.loc[row.network, group, row.epoch] for group in (row.first, row.second))
         expected = stats.ttest_ind_from_stats(
@@ -55,9 +55,9 @@ def test_p_values_and_intervals_match_scipy(comparisons):
 
 
 def test_correction_for_126_tests_removes_four_marks(comparisons):
-    marked = comparisons[(comparisons["printed"] != "") & comparisons["p"].notna()]
-    lost = marked[marked["printed"] != marked["higher_holm"]]
-    assert (len(marked), len(lost)) == (106, 4)
+    significant = comparisons[(comparisons["published_marker"] != "") & comparisons["p"].notna()]
+    lost = significant[significant["published_marker"] != significant["higher_holm"]]
+    assert (len(significant), len(lost)) == (106, 4)
     assert [(row.comparison[:3], row.network, row.epoch) for row in lost.itertuples()] == [
         *(("E2b", "LeNet", 25), ("E2b", "ResNet50", 10)),
         *(("E3b", "LeNet", 50), ("E3b", "ResNet50", 125)),
@@ -82,7 +82,7 @@ def test_claim_is_judged_by_the_interval_of_the_difference(mnist, cifar10, sd, v
 def test_claim_without_direction_is_judged_in_the_direction_of_the_published_mark():
     """For LeNet at epoch 25, the paper marks `mnist` as more robust than `cifar10_to_mnist`."""
     (claim,) = analyse.test_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
-    assert (claim.verdict, claim.printed) == (HOLDS, "R of MNIST is higher: epochs 25")
+    assert (claim.verdict, claim.published) == (HOLDS, "R of MNIST is higher: epochs 25")
 
 
 @pytest.mark.parametrize(("original", "verdicts"), [(0.51, [UNDECIDED, HOLDS]), (0.6, [HOLDS, HOLDS])])

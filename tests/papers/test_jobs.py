@@ -58,14 +58,14 @@ def test_script_is_valid_and_names_existing_modules(script):
     assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
 
 
-@pytest.mark.parametrize("work", ["image_distribution", "robust_features"])
-def test_page_and_tables_follow_from_committed_numbers(tmp_path, monkeypatch, work):
-    folder = PAPERS / work
+@pytest.mark.parametrize("paper", ["image_distribution", "robust_features"])
+def test_page_and_tables_follow_from_committed_numbers(tmp_path, monkeypatch, paper):
+    folder = PAPERS / paper
     shutil.copytree(folder / "tables", tmp_path / "tables")
     shutil.copy(folder / "README.md", tmp_path)
     (tmp_path / "figures").mkdir()
     monkeypatch.setattr("sys.argv", ["analyse", "--folder", str(tmp_path)])
-    import_module(f"jobs.papers.{work}.analyse").main()
+    import_module(f"jobs.papers.{paper}.analyse").main()
     for path in (folder / "README.md", *(folder / "tables").glob("*.csv")):
         assert (tmp_path / path.relative_to(folder)).read_text() == path.read_text()
     assert {path.name for path in (folder / "figures").iterdir()} == {

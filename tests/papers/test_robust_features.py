@@ -103,7 +103,7 @@ def make_dynamics(values_by_curve):
 def test_claims_about_flat_curves_are_undecided():
     rising, flat = np.linspace(0.1, 0.9, 8), [0.5, 0.6, 0.4, 0.55, 0.45, 0.61, 0.5, 0.56]
     curves = {("std", f"asr pgd_linf7:{epsilon}"): rising for epsilon in ("0.5", "1", "2")}
-    curves |= {(run, f"asr {key}"): flat for run in ("std", "std*") for key in analyse.SPATIAL}
+    curves |= {(run, f"asr {key}"): flat for run in ("std", "std*") for key in analyse.SPATIAL_ATTACKS}
     curves |= {("std", "clean"): rising - 0.2, ("std*", "clean"): rising - 0.2}
     rises, falls, constant, plateau = analyse.claims_on_dynamics(make_dynamics(curves))
     assert [claim.verdict for claim in (rises, falls, constant, plateau)] == [HOLDS, UNDECIDED, UNDECIDED, UNDECIDED]

@@ -20,7 +20,7 @@ from jobs.papers.robust_features.networks import (
     standardise,
 )
 
-every_symmetry = pytest.mark.parametrize("symmetry", range(ORIENTATIONS))
+for_each_symmetry = pytest.mark.parametrize("symmetry", range(ORIENTATIONS))
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_relative_orientation_matches_matrix_products():
         assert relative_orientation(base, orientation) == expected
 
 
-@every_symmetry
+@for_each_symmetry
 def test_orient_moves_pixels_like_the_matrix(symmetry):
     picture = torch.arange(9.0).view(3, 3)
     oriented_picture = orient(picture, symmetry)
@@ -119,7 +119,7 @@ def test_expanded_kernels_match_sums_over_the_group():
     torch.testing.assert_close(functional.conv2d(lifted, expand_group_kernels(group), padding=1), expected)
 
 
-@every_symmetry
+@for_each_symmetry
 @pytest.mark.parametrize("is_training", [True, False])
 def test_group_network_is_equivariant(symmetry, is_training):
     # Features are equivariant after each stage for 33x33 pixels, because this size remains odd when it is halved.

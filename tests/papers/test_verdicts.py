@@ -1,4 +1,4 @@
-"""Verdicts follow from intervals, and the stated number of units is the smallest that decides an undecided claim."""
+"""Verdicts follow from intervals, and the stated sample size is the smallest that decides an undecided claim."""
 
 import math
 
@@ -12,11 +12,11 @@ from jobs.papers.verdicts import (
     UNDECIDED,
     Estimate,
     bootstrap_estimate,
-    describe_units,
     judge,
     mean_estimate,
     normal_estimate,
-    units_to_decide,
+    required_sample_size,
+    sample_needed,
     welch_estimate,
 )
 
@@ -43,10 +43,10 @@ def test_mean_interval_is_students_t_interval_and_nan_for_one_value():
     estimate = mean_estimate(values)
     assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
     joint = stats.ttest_1samp(values, 0).confidence_interval(1 - 0.05 / 3)
-    assert mean_estimate(values, parts=3).low == pytest.approx(joint.low)
+    assert mean_estimate(values, n_comparisons=3).low == pytest.approx(joint.low)
     assert math.isnan(mean_estimate([0.5]).low)
-    assert units_to_decide(mean_estimate([0.5])) == math.inf
-    assert describe_units([mean_estimate([0.5])], "seeds") == "more seeds"
+    assert required_sample_size(mean_estimate([0.5])) == math.inf
+    assert sample_needed([mean_estimate([0.5])], "seeds") == "more seeds"
 
 
 def test_welch_interval_matches_scipy():
@@ -60,7 +60,7 @@ def test_welch_interval_matches_scipy():
 
 
 def test_normal_and_bootstrap_intervals_have_expected_quantiles():
-    estimate = normal_estimate(0.5, 0.1, 100, parts=2)
+    estimate = normal_estimate(0.5, 0.1, 100, n_comparisons=2)
     assert estimate.high - 0.5 == pytest.approx(0.1 * stats.norm.ppf(1 - 0.025 / 2))
     replicates = np.linspace(0, 1, 1001)
     assert bootstrap_estimate(0.5, [*replicates, math.nan], 20)[1:3] == pytest.approx((0.025, 0.975))
@@ -68,7 +68,7 @@ def test_normal_and_bootstrap_intervals_have_expected_quantiles():
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("mean", [0.05, 0.02])
-def test_units_to_decide_are_the_fewest_whose_interval_excludes_zero(groups, mean):
+def test_required_sample_size_is_the_smallest_whose_interval_excludes_zero(groups, mean):
     rng = np.random.default_rng(0)
 
     def estimate(n):
@@ -78,13 +78,13 @@ def test_units_to_decide_are_the_fewest_whose_interval_excludes_zero(groups, mea
             return mean_estimate(values)
         return welch_estimate([values.mean(), 0], [0.1, 0.1], [n, n])
 
-    n = units_to_decide(estimate(5))
+    n = required_sample_size(estimate(5))
     assert judge([estimate(n)]) == HOLDS
     assert judge([estimate(n - 1)]) == UNDECIDED
 
 
-def test_description_uses_the_least_certain_part_and_the_available_units():
-    parts = [Estimate(0.1, -0.1, 0.3, 10), Estimate(0.01, -0.19, 0.21, 10), Estimate(0.5, 0.4, 0.6, 10)]
-    n = units_to_decide(parts[1])
-    assert describe_units(parts, "seeds") == f"about {n:,.0f} seeds"
-    assert describe_units(parts, "cells", 100) == "not even all 100 cells, if the estimates stay the same"
+def test_sample_needed_is_that_of_the_least_certain_estimate_if_so_many_are_available():
+    estimates = [Estimate(0.1, -0.1, 0.3, 10), Estimate(0.01, -0.19, 0.21, 10), Estimate(0.5, 0.4, 0.6, 10)]
+    n = required_sample_size(estimates[1])
+    assert sample_needed(estimates, "seeds") == f"about {n:,.0f} seeds"
+    assert sample_needed(estimates, "cells", 100) == "not even all 100 cells, if the estimates stay the same"

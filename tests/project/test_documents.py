@@ -45,7 +45,7 @@ def examples(page: str, language: str) -> list[str]:
     return [dedent(block) for block in re.findall(rf"^ *```{language}\n(.*?)^ *```$", text, re.M | re.S)]
 
 
-SESSIONS = {
+TUTORIALS = {
     "docs/api.md": "tests/api/test_public_names.py",
     "docs/compare.md": "tests/api/test_public_names.py",
     "docs/tutorial.md": "tests/project/test_tutorial.py",
@@ -81,7 +81,7 @@ def test_unexecuted_examples_import_existing_names(page):
 
 @pytest.mark.timeout(900)  # AutoAttack on a busy machine
 @pytest.mark.parametrize(
-    "page", mark_slow((page for page in documents() if examples(page, "python") and page not in SESSIONS), "README.md")
+    "page", mark_slow((page for page in documents() if examples(page, "python") and page not in TUTORIALS), "README.md")
 )
 def test_page_python_examples_run(demo, page):
     source = "\n".join(

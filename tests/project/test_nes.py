@@ -1,4 +1,4 @@
-"""NES, an example of a custom attack (jobs/nes): the attacked images."""
+"""NES (jobs/nes), an example of a custom attack, keeps images in the ball and is better than random corners."""
 
 import runpy
 

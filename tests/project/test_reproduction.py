@@ -9,25 +9,25 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.project.test_documents import DOCS
 
-VERDICTS = ("as printed", "at small scale", "in part", "not")
-WORK_NAMES = ("NAS-Bench-201", "robust features", "image distribution", "pipeline")
+VERDICTS = ("as published", "at small scale", "in part", "not")
+TOPICS = ("NAS-Bench-201", "robust features", "image distribution", "pipeline")
 
 with (DOCS / "tables/reproduction.csv").open(newline="") as file:
     ITEMS = list(csv.DictReader(file))
 
 
 def read_totals() -> dict[str, list[int]]:
-    """Return the numbers in each row of the page's table of totals, by the row's first cell."""
-    page = (DOCS / "reproduction.md").read_text().partition("| work | items |")[2].partition("\n\n")[0]
+    """Return the numbers in each row of the page's table of totals, by the row's first entry."""
+    page = (DOCS / "reproduction.md").read_text().partition("| topic | items |")[2].partition("\n\n")[0]
     return {
-        name: [int(cell) for cell in cells.split("|")]
-        for name, cells in re.findall(r"^\| (.*?) \| (.*) \|$", page, re.M)
-        if cells[0].isdigit()
+        name: [int(count) for count in counts.split("|")]
+        for name, counts in re.findall(r"^\| (.*?) \| (.*) \|$", page, re.M)
+        if counts[0].isdigit()
     }
 
 
 def test_reproduction_totals_equal_verdicts_in_table():
-    verdicts = {work: Counter(row["verdict"] for row in ITEMS if row["work"] == work) for work in WORK_NAMES}
+    verdicts = {topic: Counter(row["verdict"] for row in ITEMS if row["topic"] == topic) for topic in TOPICS}
     assert sum(counts.total() for counts in verdicts.values()) == len(ITEMS)
     expected = [[counts.total(), *(counts[verdict] for verdict in VERDICTS)] for counts in verdicts.values()]
     assert all(items == sum(counts) for items, *counts in expected)
@@ -37,7 +37,7 @@ def test_reproduction_totals_equal_verdicts_in_table():
 
 
 def test_reproduction_summaries_agree_with_totals():
-    summary = "Of {} items, {} are reproduced as printed, {} at small scale, {} in part and {} not."
+    summary = "Of {} items, {} are reproduced as published, {} at small scale, {} in part and {} not."
     summary = summary.format(*read_totals()["all"])
     for page in (DOCS / "reproduction.md", REPOSITORY / "README.md"):
         assert summary in " ".join(page.read_text().split())

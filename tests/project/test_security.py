@@ -37,10 +37,10 @@ class _UnpicklingRecorder:
 
 def test_sweep_opens_no_pickles(make_sweep):
     recorder = _UnpicklingRecorder()
-    content = pickle.dumps(Path("control"))
+    control_pickle = pickle.dumps(Path("control"))
     recorder.is_active = True
     try:
-        pickle.loads(content)
+        pickle.loads(control_pickle)
         assert [name.rpartition(".")[2] for name in recorder.globals] == ["PosixPath"], "the recorder does not work"
         recorder.globals.clear()
         assert run_sweep(make_sweep()).is_complete

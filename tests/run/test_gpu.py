@@ -52,7 +52,7 @@ PARAMETERS = {
     "aa_apgd-ce": {"epsilons": ("0.5/255", "3/255", "8/255")},
     "aa_square": {"epsilons": ("0.5/255", "3/255", "8/255"), "queries": 600},
 }
-every_attack = pytest.mark.parametrize("key", list(PARAMETERS))
+all_attacks = pytest.mark.parametrize("key", list(PARAMETERS))
 CELLS = {name: format_spec(SPECIAL_CELLS[name]) for name in ("constant map with a border", "only pooling", "all 3x3")}
 
 
@@ -78,7 +78,7 @@ def compile_on(device: torch.device, spec: str, channels: int = 16) -> Inference
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@every_attack
+@all_attacks
 def test_fused_attacks_match_libraries_bitwise(device, key):
     classifier = tiny_classifier(TinyNetwork()).to(device)
     image_set = tiny_images()

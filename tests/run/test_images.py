@@ -64,7 +64,7 @@ def test_worker_generates_absent_images_and_finished_sweep_needs_none(config, tm
         path.unlink()
     with prepare_run(config, Filters(keys=("fog",)), lambda _line: None) as work:
         worker = work.start_worker()
-        for part in list(work.state.missing()):  # without the image parts
+        for part in list(work.state.missing_parts()):  # without the image parts
             assert worker.compute(part, lambda: False).failure == ""
         worker.close()
     run_inline(config)

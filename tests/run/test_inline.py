@@ -101,7 +101,7 @@ def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age):
 def test_worker_rejects_units_of_another_plan(sweep):
     config = sweep("results")
     with prepare_run(config, EVERYTHING, lambda _line: None) as work:
-        parts = list(work.state.missing())
+        parts = list(work.state.missing_parts())
         save_plan(config.model_copy(update={"keys": KEYS | {"aa_square": {"queries": 6}}}), work.plan.facts)
         with closing(work.start_worker()) as worker:
             for part in parts:

@@ -17,7 +17,7 @@ def test_first_signal_drains(tmp_path, executor):
     process = trial.start()
     wait_for_parts(trial, process)
     os.killpg(process.pid, signal.SIGINT)
-    assert trial.end(process) == 3
+    assert trial.wait_for_end(process) == 3
     log = trial.log.read_text()
     assert ("Stopped on request." in log, "Traceback" in log) == (True, False)
     assert not [name for name in read_tree(trial.results) if name.endswith((".tmp", "lock.json"))]

@@ -18,7 +18,7 @@ from robust201.core.errors import CheckpointError
 from robust201.run.lock import hold_lock
 from robust201.run.snapshots import folder_of, recorded_steps, saved_steps
 from robust201.run.training_status import read_training_status
-from robust201.run.trainings import TrainingWork, prepare_trainings, preview_trainings
+from robust201.run.trainings import TrainingWork, prepare_training_runs, preview_training_runs
 from robust201.sweep.filters import EVERYTHING, Filters
 from robust201.sweep.training_config import TrainingConfig
 from robust201.training import loop
@@ -59,7 +59,7 @@ def records_by_recipe_and_step(config: TrainingConfig) -> dict[tuple[str, int | 
 
 
 def count_missing(config: TrainingConfig) -> int:
-    return sum(len(planned.missing) for planned in preview_trainings(config))
+    return sum(len(planned.missing) for planned in preview_training_runs(config))
 
 
 def flip_last_byte(path: Path) -> None:
@@ -244,16 +244,16 @@ def test_train_rejects_bad_images_before_writing(tmp_path, robust201):
 
 def signal_after(n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send SIGTERM to this process after a number of training steps."""
-    make_step, n_made = loop._Training._make_step, 0
+    make_step, n_made = loop._TrainingRun._make_step, 0
 
-    def make_step_and_signal(training: loop._Training) -> None:
+    def make_step_and_signal(training: loop._TrainingRun) -> None:
         nonlocal n_made
         make_step(training)
         n_made += 1
         if n_made == n_steps:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(loop._Training, "_make_step", make_step_and_signal)
+    monkeypatch.setattr(loop._TrainingRun, "_make_step", make_step_and_signal)
 
 
 @pytest.mark.parametrize("n_steps", range(1, N_STEPS))
@@ -313,7 +313,7 @@ def test_run_killed_at_random_times_gives_same_bytes(tmp_path, uninterrupted_has
 
 def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path, monkeypatch):
     config = make_training_config(tmp_path)
-    with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
+    with prepare_training_runs(config, EVERYTHING, lambda _line: None) as work:
         (part,) = work.parts
         folder = folder_of(config.results, part.folder_name)
         work.start_worker().compute(part, lambda: bool(recorded_steps(folder)))
@@ -331,7 +331,7 @@ def test_snapshots_of_a_lost_worker_are_not_trained_again(tmp_path, monkeypatch)
 def test_time_left_is_estimated_from_finished_epochs_every_ten_seconds(tmp_path, monkeypatch):
     config, now = make_training_config(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}), [100.0]
     monkeypatch.setattr("robust201.run.trainings.time", SimpleNamespace(monotonic=lambda: now[0]))
-    with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
+    with prepare_training_runs(config, EVERYTHING, lambda _line: None) as work:
         (part,) = work.parts
         work.start_worker().compute(part, lambda: any(saved_steps(config.results).values()))  # one of two epochs
         estimates = []
@@ -387,7 +387,7 @@ def test_snapshots_added_between_plan_and_lock_are_not_trained_again(tmp_path, m
             return hold_lock(folder)
 
         patch.setattr("robust201.run.trainings.hold_lock", add_snapshots)
-        with prepare_trainings(config, EVERYTHING, lambda _line: None) as work:
+        with prepare_training_runs(config, EVERYTHING, lambda _line: None) as work:
             assert (list(work.parts), work.n_done) == ([], work.n_planned)
 
 

@@ -68,11 +68,11 @@ def test_method_queries_only_members(method, space):
 
 def test_results_do_not_depend_on_number_of_processes(planted_clean_benchmark, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    single_process, two_processes = (
+    single_process_cells, two_process_cells = (
         run_methods([planted_clean_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)
         for processes in (1, 2)
     )
-    np.testing.assert_array_equal(single_process, two_processes)
+    np.testing.assert_array_equal(single_process_cells, two_process_cells)
 
 
 def test_random_search_samples_without_replacement(space):

@@ -10,7 +10,7 @@ N = 400
 
 
 def make_outcomes(n_networks, seed=0):
-    """Return outcomes (P, 2, N), and (P, 1, N) under a cheap key; images differ in difficulty."""
+    """Return outcomes (P, 2, N) of P networks on N images under two keys, and (P, 1, N) under a cheaper key."""
     generator = np.random.default_rng(seed)
     difficulty = np.random.default_rng(1).normal(size=N)
     ability = generator.normal(scale=0.3, size=(n_networks, 1, 1))
@@ -25,8 +25,8 @@ def pilot():
 
 
 def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
-    outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
-    truth, predicted = outcomes.mean(axis=1), pilot.predict(cheap)
+    outcomes, cheap_outcomes = (array[0] for array in make_outcomes(1, seed=5))
+    truth, predicted = outcomes.mean(axis=1), pilot.predict(cheap_outcomes)
     errors, covered, standard_errors = [], [], []
     for seed in range(400):
         sample = choose_sample(pilot.outcomes, pilot.fitted, 60, seed)
@@ -42,9 +42,9 @@ def test_intervals_cover_the_accuracy_and_estimates_have_no_bias(pilot):
 
 
 def test_sample_of_all_images_gives_the_exact_accuracy(pilot):
-    outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
+    outcomes, cheap_outcomes = (array[0] for array in make_outcomes(1, seed=5))
     sample = choose_sample(pilot.outcomes, pilot.fitted, N, 0)
-    result = estimate_accuracies(sample, outcomes, pilot.predict(cheap), pilot.variance_factors)
+    result = estimate_accuracies(sample, outcomes, pilot.predict(cheap_outcomes), pilot.variance_factors)
     assert result.accuracy.tolist() == outcomes.mean(axis=1).tolist()
     assert result.standard_error.tolist() == [0, 0]
     assert (result.low == result.high).all()
@@ -67,9 +67,9 @@ def test_variance_factors_compare_residuals_with_the_expected_variance(pilot):
 
 
 def test_two_images_per_stratum_suffice(pilot):
-    outcomes, cheap = (array[0] for array in make_outcomes(1, seed=5))
+    outcomes, cheap_outcomes = (array[0] for array in make_outcomes(1, seed=5))
     sample = ImageSample(np.arange(N) % 2, np.arange(4))
-    result = estimate_accuracies(sample, outcomes[:, :4], pilot.predict(cheap), pilot.variance_factors)
+    result = estimate_accuracies(sample, outcomes[:, :4], pilot.predict(cheap_outcomes), pilot.variance_factors)
     assert (result.standard_error > 0).all()
 
 

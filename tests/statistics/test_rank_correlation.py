@@ -28,12 +28,12 @@ def test_correlate_ranks_matches_scipy_with_ties():
 
 
 def test_correlate_ranks_does_not_depend_on_blocks(monkeypatch):
-    in_one_block = correlate_ranks(tied_columns(50))
+    single_block_result = correlate_ranks(tied_columns(50))
     # Blocks of seven rows. Each row needs 50 × 4 signs in float32, each of 4 bytes.
     monkeypatch.setattr("robust201.statistics.rank_correlation._BLOCK_BYTES", 4 * 50 * 4 * 7)
-    in_blocks = correlate_ranks(tied_columns(50))
-    np.testing.assert_allclose(in_one_block.values, in_blocks.values, atol=1e-6)
-    np.testing.assert_allclose(in_one_block.influence, in_blocks.influence, atol=1e-5)
+    blockwise_result = correlate_ranks(tied_columns(50))
+    np.testing.assert_allclose(single_block_result.values, blockwise_result.values, atol=1e-6)
+    np.testing.assert_allclose(single_block_result.influence, blockwise_result.influence, atol=1e-5)
 
 
 def test_intervals_match_a_bootstrap_over_rows():

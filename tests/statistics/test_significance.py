@@ -11,9 +11,9 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import (
     holm_adjust,
-    image_mean_intervals,
     mcnemar_p_values,
-    mean_ties_with_best,
+    mean_accuracy_intervals,
+    mean_accuracy_ties,
     paired_difference_intervals,
     paired_differences,
     ties_with_best,
@@ -51,7 +51,7 @@ def test_holm_adjust_matches_the_step_down_procedure(p_values, level):
 
 
 def make_outcomes(accuracies: list[float], n: int, shared_fraction: float) -> np.ndarray:
-    """Return outcomes of networks with these accuracies; on a fraction of the images, networks share the difficulty."""
+    """Return outcomes of networks with these accuracies; a fraction of the images is equally hard for all."""
     rng = np.random.default_rng(1)
     common, separate = rng.random(n), rng.random((len(accuracies), n))
     difficulty = np.where(np.arange(n) < shared_fraction * n, common, separate)
@@ -62,20 +62,20 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed():
     n = 1_000
     correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared_fraction=1.0)
     accuracies = correct.mean(axis=1)
-    ties_of_outcomes = ties_with_best(accuracies, n, outcomes=pack_outcomes(correct))
+    paired_ties = ties_with_best(accuracies, n, outcomes=pack_outcomes(correct))
     best_index = int(accuracies.argmax())
     raw_p_values = [
         binomtest(int((correct[best_index] & ~outcomes).sum()), int((correct[best_index] != outcomes).sum())).pvalue
         for outcomes in correct[1:]
     ]
-    assert ties_of_outcomes.best_index == best_index == 0
-    np.testing.assert_allclose(ties_of_outcomes.p_values[1:], holm_adjust(raw_p_values))
-    assert ties_of_outcomes.is_paired
-    ties_of_accuracies = ties_with_best(accuracies, n)
-    # If the same images are hard for all networks, a small difference is significant for outcomes but not accuracies.
-    assert ties_of_outcomes.tied.sum() < ties_of_accuracies.tied.sum()
-    assert not ties_of_accuracies.tied[-1]
-    assert not ties_of_accuracies.is_paired
+    assert paired_ties.best_index == best_index == 0
+    np.testing.assert_allclose(paired_ties.p_values[1:], holm_adjust(raw_p_values))
+    assert paired_ties.is_paired
+    unpaired_ties = ties_with_best(accuracies, n)
+    # The same images are hard for all networks, so the paired test finds smaller differences significant.
+    assert paired_ties.tied.sum() < unpaired_ties.tied.sum()
+    assert not unpaired_ties.tied[-1]
+    assert not unpaired_ties.is_paired
 
 
 def test_ties_with_best_includes_the_best_and_equal_networks():
@@ -96,9 +96,9 @@ def test_paired_differences_count_images_and_match_mcnemar():
 def test_paired_differences_are_antisymmetric_and_zero_for_equal_networks():
     rng = np.random.default_rng(0)
     first, second = (pack_outcomes(rng.random((20, 200)) < accuracy) for accuracy in (0.6, 0.7))
-    self_comparison = paired_differences(first, first, 200)
-    assert (self_comparison.difference == 0).all()
-    assert ((self_comparison.low <= 0) & (self_comparison.high >= 0)).all()
+    zero_differences = paired_differences(first, first, 200)
+    assert (zero_differences.difference == 0).all()
+    assert ((zero_differences.low <= 0) & (zero_differences.high >= 0)).all()
     forward, backward = paired_differences(first, second, 200), paired_differences(second, first, 200)
     np.testing.assert_allclose(forward.low, -backward.high, atol=1e-12)
     np.testing.assert_allclose(forward.p_value, backward.p_value)
@@ -115,35 +115,35 @@ def test_paired_difference_intervals_have_nominal_coverage(n_images, fractions):
     assert 0.935 < coverage <= 1.0
 
 
-def test_image_mean_intervals_have_a_positive_width_if_all_images_have_equal_counts():
+def test_mean_accuracy_intervals_have_a_positive_width_if_all_images_have_equal_counts():
     counts = np.array([[4] * 10, [0] * 10, [2] * 10], np.uint16)
-    low, high = image_mean_intervals(counts, 4)
+    low, high = mean_accuracy_intervals(counts, 4)
     expected_low, expected_high = accuracy_intervals([1.0, 0.0, 0.5], 10)
     assert (low.tolist(), high.tolist()) == (expected_low.tolist(), expected_high.tolist())
     assert low[0] < 0.75
-    result = mean_ties_with_best(counts, 4)
+    result = mean_accuracy_ties(counts, 4)
     expected = binomtest(10, 10).pvalue
     np.testing.assert_allclose(result.p_values, [1.0, 2 * expected, 2 * expected])
     assert result.tied.tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 3])
-def test_mean_ties_with_best_ties_all_networks_on_few_images(n_images):
+def test_all_networks_tie_in_mean_accuracy_if_there_are_few_images(n_images):
     counts = np.array([[2] * n_images, [1] * n_images, [2] * n_images], np.uint16)
-    result = mean_ties_with_best(counts, 2)
+    result = mean_accuracy_ties(counts, 2)
     assert result.tied.all()
     assert not np.isnan(result.p_values).any()
-    low, high = image_mean_intervals(counts, 2)
+    low, high = mean_accuracy_intervals(counts, 2)
     assert ((low < high) & (high - low > 0.5)).all()
 
 
-def test_mean_ties_with_best_matches_students_t_test():
+def test_mean_accuracy_ties_match_students_t_test():
     counts = np.random.default_rng(2).integers(0, 6, (3, 40)).astype(np.uint16)
     floats = counts.astype(float)
-    result = mean_ties_with_best(counts, 5)
+    result = mean_accuracy_ties(counts, 5)
     other_indices = [index for index in range(3) if index != result.best_index]
     raw_p_values = [ttest_rel(floats[result.best_index], floats[other_index]).pvalue for other_index in other_indices]
     np.testing.assert_allclose(result.p_values[other_indices], holm_adjust(raw_p_values))
-    low, high = image_mean_intervals(counts, 5)
+    low, high = mean_accuracy_intervals(counts, 5)
     expected = student.interval(0.95, 39, floats[0].mean() / 5, sem(floats[0] / 5))
     np.testing.assert_allclose((low[0], high[0]), expected)

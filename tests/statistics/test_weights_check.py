@@ -22,7 +22,7 @@ def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int)
 
 @given(st.integers(2, 40), st.data())
 def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_test, data):
-    """Each tail is at most half the level. With the nearest value of the range added, it is at least half the level."""
+    """Each tail is at most half the level. A tail that includes the range's end is at least half the level."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
     low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), tolerance=0)
@@ -73,11 +73,11 @@ def test_read_test_accuracy_accepts_only_percentages_of_the_last_epoch(percentag
 
 def test_commands_report_networks_with_unexpected_accuracy(robust201, write_sweep, tmp_path):
     """`verify` names only the network whose accuracy differs from the recorded accuracy."""
-    results, measured = (tmp_path / name for name in ("results", "measured"))
+    results, exported = (tmp_path / name for name in ("results", "exported"))
     sweep = write_sweep(checkpoints={"path": str(tmp_path / "store")}, keys={"clean": {}}, images={"count": None})
 
     def run_with(accuracies: dict[int, float]) -> str:
-        """Evaluate two random networks, with which these accuracies are recorded; return what `run` reports."""
+        """Evaluate two random networks whose weights are stored with these accuracies; return the stderr of `run`."""
         with CheckpointStore(tmp_path / "store") as store:
             for index in TINY_ARCHITECTURES:
                 add_network(store, index, random_state(index), test_accuracy=accuracies.get(index))
@@ -86,8 +86,8 @@ def test_commands_report_networks_with_unexpected_accuracy(robust201, write_swee
         return result.err
 
     run_with({})
-    assert robust201("export", results, "--out", measured).code == 0
-    accuracies = {index: Dataset(measured).accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
+    assert robust201("export", results, "--out", exported).code == 0
+    accuracies = {index: Dataset(exported).accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
     assert json.loads(robust201("verify", results, "--json").out)["weights"]["checked"] == 0
     # Recorded accuracies are not part of a result's identity.
     assert "0 missing" in run_with({0: accuracies[0], 21: accuracies[21] + 0.1})

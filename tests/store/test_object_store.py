@@ -36,9 +36,9 @@ def test_object_of_the_first_writer_is_kept_unless_it_is_damaged(s3, folder, obj
     folder.write(NAME, CONTENT)
     with pytest.raises(FileExistsError):  # the server checks the condition
         s3.pipe_file(object_path, b"other", mode="create")
-    time = s3.info(object_path)["LastModified"]
+    last_modified = s3.info(object_path)["LastModified"]
     folder.write(NAME, CONTENT)
-    assert s3.info(object_path)["LastModified"] == time
+    assert s3.info(object_path)["LastModified"] == last_modified
     s3.pipe_file(object_path, b"damage")
     folder.write(NAME, CONTENT)
     assert folder.read(NAME) == CONTENT
@@ -100,7 +100,7 @@ def test_failing_request_raises_storage_error_and_changes_nothing(folder, monkey
 def test_large_pack_is_uploaded_in_parts(s3, folder, monkeypatch):
     # By default, s3fs only splits uploads of more than a hundred MiB. S3's minimum part size is 5 MiB.
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *_args, **_named: 5 << 20)
-    contents = {NAME._replace(hash=content_hash(content)): content for content in (os.urandom(6 << 20) for _ in "ab")}
+    contents = {NAME._replace(hash=content_hash(content)): content for content in map(os.urandom, [6 << 20] * 2)}
     shards = sorted(contents.items(), key=lambda item: item[0].file)
     for _ in range(2):
         assert list(write_packs(shards, lambda: folder.storage.new_file("digits", PACKS))) == [2]
@@ -113,27 +113,27 @@ def test_large_pack_is_uploaded_in_parts(s3, folder, monkeypatch):
 def test_calls_make_the_expected_numbers_of_requests(folder, monkeypatch):
     counts, call = Counter(), AioBaseClient._make_api_call
 
-    async def count(client, operation, arguments):
+    async def count_call(client, operation, arguments):
         counts[operation] += 1
         return await call(client, operation, arguments)
 
-    def requests(function, *arguments):
+    def count_requests(function, *arguments):
         counts.clear()
         function(*arguments)
         return dict(counts)
 
-    monkeypatch.setattr(AioBaseClient, "_make_api_call", count)
-    other = b"another"
-    name = NAME._replace(unit="cd" * 16, hash=content_hash(other))
-    assert requests(folder.write, NAME, CONTENT) == {"PutObject": 1}
-    folder.write(name, other)
-    assert requests(folder.list) == {"ListObjectsV2": 1}
-    assert requests(folder.read, NAME) == {"GetObject": 1}
-    assert requests(folder.list_unit, "digits", NAME.unit)["ListObjectsV2"] <= 3
+    monkeypatch.setattr(AioBaseClient, "_make_api_call", count_call)
+    other_content = b"another shard"
+    other_name = NAME._replace(unit="cd" * 16, hash=content_hash(other_content))
+    assert count_requests(folder.write, NAME, CONTENT) == {"PutObject": 1}
+    folder.write(other_name, other_content)
+    assert count_requests(folder.list) == {"ListObjectsV2": 1}
+    assert count_requests(folder.read, NAME) == {"GetObject": 1}
+    assert count_requests(folder.list_unit, "digits", NAME.unit)["ListObjectsV2"] <= 3
     pack(folder)
-    assert requests(ResultsFolder.open(folder.root).list) == {"ListObjectsV2": 1, "GetObject": 1}
-    assert requests(folder.read, NAME) == {"GetObject": 1}
-    assert requests(pack, folder)["PutObject"] == 1  # probes the store's clock for the pack's age
+    assert count_requests(ResultsFolder.open(folder.root).list) == {"ListObjectsV2": 1, "GetObject": 1}
+    assert count_requests(folder.read, NAME) == {"GetObject": 1}
+    assert count_requests(pack, folder)["PutObject"] == 1  # probes the store's clock for the pack's age
 
 
 def test_sweep_in_an_object_store_exports_the_same_bytes(robust201, write_sweep, s3, s3_url, tmp_path):
@@ -165,7 +165,7 @@ def test_sweep_in_an_object_store_exports_the_same_bytes(robust201, write_sweep,
         assert "not-a-secret" not in path.read_text()
 
 
-def test_wrong_location_is_not_saved(s3, s3_url, tmp_path, monkeypatch):
+def test_inaccessible_url_is_not_saved(s3, s3_url, tmp_path, monkeypatch):
     root = tmp_path / "results"
     with pytest.raises(StorageError, match=r"s3://no-such-bucket/prefix.* Create the bucket"):
         ResultsFolder.create(root, SLICES, "s3://no-such-bucket/prefix")
@@ -177,13 +177,13 @@ def test_wrong_location_is_not_saved(s3, s3_url, tmp_path, monkeypatch):
     assert not (root / "format.json").exists()
 
 
-def test_folder_keeps_the_location_of_its_shards(tmp_path):
+def test_folder_rejects_another_url_for_its_shards(tmp_path):
     url = f"file://{tmp_path / 'elsewhere'}"
     ResultsFolder.create(tmp_path / "away", SLICES, url)
     ResultsFolder.create(tmp_path / "here", SLICES)
-    for root, other in (("away", ""), ("away", url + "2"), ("here", url)):
+    for root, other_url in (("away", ""), ("away", url + "2"), ("here", url)):
         with pytest.raises(InputError, match=str(tmp_path / root)):
-            ResultsFolder.create(tmp_path / root, SLICES, other)
+            ResultsFolder.create(tmp_path / root, SLICES, other_url)
     assert ResultsFolder.open(tmp_path / "away").url == url
 
 

@@ -1,4 +1,4 @@
-"""Packs and merged folders: whatever is killed or deleted, all shards are listed and read, unless they are damaged."""
+"""Packs and merged folders list and return all undamaged shards, also after kills and deletions."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from robust201.store.packs import PACKS
 SLICES = SliceFormat(slice_gmacs=1.0, batch_size=8, is_cpu=True)
 CONTENTS = [f"shard {number}".encode() * 20 for number in range(12)]
 PACK_BYTES = 700
-OLD = {"grace_seconds": 0.0, "pack_bytes": PACK_BYTES}
+WITHOUT_GRACE = {"grace_seconds": 0.0, "pack_bytes": PACK_BYTES}
 
 
 def name_of(content):
@@ -73,15 +73,15 @@ def test_shards_stay_readable_while_they_are_packed_and_deleted(folder):
     report = pack(folder, pack_bytes=PACK_BYTES)
     assert (report.n_shards, report.n_packs, report.n_deleted, count_files(folder)) == (6, 2, 0, (2, 6))
     write(folder, CONTENTS[6:])
-    assert pack(folder, **OLD).n_deleted == 6
-    pack(folder, **OLD)  # deletes the files that the previous call packed
+    assert pack(folder, **WITHOUT_GRACE).n_deleted == 6
+    pack(folder, **WITHOUT_GRACE)  # deletes the files that the previous call packed
     assert count_files(folder)[1] == 0
     for content in CONTENTS[:6]:  # the reader's listing is older than the packs
         assert len(names_of(reader.list_unit("digits", name_of(content).unit), "digits")) == 1
     assert {reader.read(name_of(content)) for content in CONTENTS[:6]} == {*CONTENTS[:6]}
     check(folder)
     n_packs = count_files(folder)[0]
-    report = pack(folder, **OLD)
+    report = pack(folder, **WITHOUT_GRACE)
     assert (report.n_shards, report.n_deleted, count_files(folder)) == (0, 0, (n_packs, 0))
 
 
@@ -98,21 +98,21 @@ def test_small_packs_are_joined(folder):
 def test_packing_during_writes_and_reads_loses_nothing(folder):
     contents = [f"content {number}".encode() * 10 for number in range(16)]
 
-    def pack_until_written():
+    def pack_during_writes():
         packer = ResultsFolder.open(folder.root)
-        while not written.done():
+        while not write_future.done():
             pack(packer, pack_bytes=1000, grace_seconds=0.0)
 
-    def read_until_written():
+    def read_during_writes():
         reader = ResultsFolder.open(folder.root)
-        while not written.done():
+        while not write_future.done():
             for name in list_names(reader):
                 assert name.matches_content(reader.read(name))
 
     with ThreadPoolExecutor() as pool:
-        written = pool.submit(write, folder, contents)
-        others = [pool.submit(work) for work in (pack_until_written, pack_until_written, read_until_written)]
-    for future in (written, *others):
+        write_future = pool.submit(write, folder, contents)
+        others = [pool.submit(function) for function in (pack_during_writes, pack_during_writes, read_during_writes)]
+    for future in (write_future, *others):
         future.result()
     check(folder, contents)
 
@@ -124,8 +124,8 @@ class KilledError(BaseException):
 def test_kill_at_any_step_loses_nothing(folder):
     write(folder, CONTENTS)
     for step in WRITE_STEPS if isinstance(folder.storage, LocalFolder) else PUT_STEPS:
-        for number in range(3):
-            calls = iter([*[None] * number, KilledError()])
+        for n_survived in range(3):
+            calls = iter([*[None] * n_survived, KilledError()])
 
             def kill(reached, step=step, calls=calls):
                 if reached == step and next(calls, None):
@@ -133,10 +133,10 @@ def test_kill_at_any_step_loses_nothing(folder):
 
             victim = ResultsFolder(folder.root, SLICES, folder.url, on_step=kill)
             with contextlib.suppress(KilledError):
-                pack(victim, **OLD)
+                pack(victim, **WITHOUT_GRACE)
             check(folder)
     for _ in range(2):
-        pack(folder, **OLD)
+        pack(folder, **WITHOUT_GRACE)
     assert count_files(folder)[1] == 0
     check(folder)
 
@@ -152,8 +152,8 @@ def test_damaged_shard_in_a_pack_is_the_only_missing_one(folder):
     write(folder, CONTENTS)
     for _ in range(2):
         pack(folder, grace_seconds=0.0)
-    ((path, packed),) = ((path, packed) for path, packed in folder.packs("digits").items())
-    damage(folder, path, int(packed.positions[3]) + 5)
+    ((path, pack_index),) = folder.packs("digits").items()
+    damage(folder, path, int(pack_index.positions[3]) + 5)
     reader = ResultsFolder.open(folder.root)
     damaged = list_names(reader)[3]
     with pytest.raises(ShardDamagedError, match=path):
@@ -162,12 +162,12 @@ def test_damaged_shard_in_a_pack_is_the_only_missing_one(folder):
     assert pack(folder, grace_seconds=0.0).damaged == []
 
 
-def test_inputs_of_a_damaged_pack_are_kept(folder):
+def test_loose_shards_of_a_damaged_pack_are_kept(folder):
     write(folder, CONTENTS)
     pack(folder)
     folder.list()
-    (packed,) = folder.packs("digits")
-    damage(folder, packed, 3)
+    (path,) = folder.packs("digits")
+    damage(folder, path, 3)
     assert len(pack(folder, grace_seconds=0.0).damaged) == 1
     check(folder)
     pack(folder, grace_seconds=0.0)
@@ -206,7 +206,7 @@ def test_listed_pack_that_cannot_be_opened_raises_storage_error(folder, monkeypa
 
 def test_packing_ignores_a_pack_that_another_process_replaced(folder, monkeypatch):
     write(folder, CONTENTS)
-    pack(folder, **OLD)
+    pack(folder, **WITHOUT_GRACE)
     check_pack = ResultsFolder.check_pack
 
     def replace(self, pack):
@@ -214,7 +214,7 @@ def test_packing_ignores_a_pack_that_another_process_replaced(folder, monkeypatc
         check_pack(self, pack)
 
     monkeypatch.setattr(ResultsFolder, "check_pack", replace)
-    assert pack(folder, **OLD).n_deleted == 0
+    assert pack(folder, **WITHOUT_GRACE).n_deleted == 0
     monkeypatch.undo()
     check(folder)
 
@@ -231,11 +231,11 @@ def test_merged_folder_has_the_shards_of_all_sources(folder, tmp_path):
     write(folder, CONTENTS[:8])
     pack(folder)
     write(other, CONTENTS[6:])
-    digest = other.save_tuple((1.0, 2.0))
+    strengths_digest = other.save_tuple((1.0, 2.0))
     report = merge([folder, other], tmp_path / "all")
     merged = ResultsFolder.open(tmp_path / "all")
     check(merged)
-    assert (report.n_shards, report.n_packs, merged.read_tuple(digest)) == (12, 1, (1.0, 2.0))
+    assert (report.n_shards, report.n_packs, merged.read_tuple(strengths_digest)) == (12, 1, (1.0, 2.0))
     assert merge([folder, other], tmp_path / "all").n_shards == 0
     check(other, CONTENTS[6:])
 

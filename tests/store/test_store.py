@@ -1,4 +1,4 @@
-"""The store: names, shards that appear completely or not at all, and damage."""
+"""Stored shards: names, atomic writes, and damage."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def folder(tmp_path):
     return ResultsFolder.create(tmp_path / "results", SLICES)
 
 
-def test_shard_keeps_every_bit():
+def test_decoded_shard_equals_encoded_results():
     shard = decode(CONTENT)
     assert (shard.unit, shard.start, shard.stop, shard.pixels) == (UNIT, 0, 6, {1.0: "ef", 8.0: "01"})
     assert shard.provenance == {"host": "here"}
@@ -66,7 +66,7 @@ def test_decode_raises_only_value_errors_for_damaged_content():
             decode(mutation)
         except ValueError:
             n_rejected += 1
-    assert n_rejected > 50  # others change at most the metadata's labels; the hash in the name reveals them
+    assert n_rejected > 50  # the others change at most labels of metadata; the hash in the name reveals them
 
 
 def test_names_are_parsed_and_other_files_ignored():
@@ -84,7 +84,7 @@ def test_written_shard_is_listed_and_read(folder):
 
 
 @pytest.mark.parametrize("step", WRITE_STEPS)
-def test_kill_while_writing_leaves_the_whole_file_or_none(tmp_path, step):
+def test_kill_while_writing_leaves_a_complete_file_or_none(tmp_path, step):
     class KilledError(BaseException):
         pass
 
@@ -141,7 +141,7 @@ def test_folders_without_a_valid_format_file_are_rejected(tmp_path, content, err
 
 
 @pytest.mark.parametrize("damage", ["[1.0]", "{", "null", ""])
-def test_damaged_records_count_as_missing_until_they_are_written_again(folder, damage):
+def test_damaged_tuple_counts_as_missing_until_it_is_saved_again(folder, damage):
     digest = folder.save_tuple((1.0, 8.0))
     assert ResultsFolder.open(folder.root).read_tuple(digest) == (1.0, 8.0)
     (folder.root / "protocols" / f"{digest}.json").write_text(damage)
@@ -150,7 +150,7 @@ def test_damaged_records_count_as_missing_until_they_are_written_again(folder, d
     assert folder.read_tuple(digest) == (1.0, 8.0)
 
 
-def test_record_that_cannot_be_read_is_an_error(folder, monkeypatch):
+def test_unreadable_tuple_is_an_error(folder, monkeypatch):
     digest = folder.save_tuple((1.0, 8.0))
 
     def fail(*_arguments):
@@ -161,7 +161,7 @@ def test_record_that_cannot_be_read_is_an_error(folder, monkeypatch):
         folder.read_tuple(digest)
 
 
-def test_folder_that_cannot_be_listed_is_an_error(folder, monkeypatch):
+def test_unlistable_folder_is_an_error(folder, monkeypatch):
     folder.write(NAME, CONTENT)
     monkeypatch.setattr("os.listdir", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(StorageError, match="digits"):

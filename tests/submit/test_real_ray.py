@@ -163,7 +163,7 @@ def test_submitted_sweep_completes_and_resubmission_computes_nothing(
 
 def test_submitted_training_gives_the_bytes_of_a_local_run(head, robust201, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
-    trainings = write_training_yaml(tmp_path, execution={"workers": 1})
-    assert "2 of 2 done" in run_job(head, robust201, trainings)
-    assert robust201("run", trainings, "--out", tmp_path / "here").code == 0
+    training_yaml = write_training_yaml(tmp_path, execution={"workers": 1})
+    assert "2 of 2 done" in run_job(head, robust201, training_yaml)
+    assert robust201("run", training_yaml, "--out", tmp_path / "here").code == 0
     assert hash_weight_files(tmp_path / "store") == hash_weight_files(tmp_path / "here")

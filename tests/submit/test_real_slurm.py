@@ -18,12 +18,12 @@ SLOW_STEPS = """
 import os, time
 if "SLURM_ARRAY_TASK_ID" in os.environ:
     from robust201.training import loop
-    make_step = loop._Training._make_step
+    make_step = loop._TrainingRun._make_step
     def make_step_slowly(training):
         if training.step > 3 and not os.path.exists(os.environ["ROBUST201_TEST_GO"]):
             time.sleep(1)
         make_step(training)
-    loop._Training._make_step = make_step_slowly
+    loop._TrainingRun._make_step = make_step_slowly
 """
 
 

@@ -39,10 +39,10 @@ def write_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgr
     return write
 
 
-def test_printed_file_has_every_option_and_nothing_is_written(robust201, write_sweep, tmp_path):
+def test_print_option_prints_the_batch_file_and_writes_nothing(robust201, write_sweep, tmp_path):
     results = str(tmp_path / STRANGE_PATH)
     sweep = write_sweep(results=results)
-    files = read_tree(tmp_path)
+    files_before = read_tree(tmp_path)
     options = ["--tasks", 3, "--time", "1-12:30", "--gpus-per-task", "a100:1", "--allow-code"]
     options += [
         "--extra=--constraint=a100|h100",
@@ -75,7 +75,7 @@ def test_printed_file_has_every_option_and_nothing_is_written(robust201, write_s
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
     command = [sys.executable, "-P", "-m", "robust201", "run", str(sweep), "--out", results, "--executor", "inline"]
     assert parse_command(result.out) == [*command, "--slurm-requeue", "--allow-code", "--share", "3/3"]
-    assert read_tree(tmp_path) == files
+    assert read_tree(tmp_path) == files_before
 
 
 @settings(max_examples=12)
@@ -112,7 +112,7 @@ def test_task_requests_the_resources_of_its_workers(make_sweep, gpus, execution,
     ("text", "seconds"),
     [("90", 5400), ("10:30", 630), ("24:00:00", 86_400), ("2-1", 176_400), ("1-12:30", 131_400), ("0-00:00:01", 1)],
 )
-def test_time_limits_have_the_formats_of_sbatch(text, seconds):
+def test_time_limits_are_parsed_like_those_of_sbatch(text, seconds):
     assert parse_time_limit(text) == seconds
 
 
@@ -195,18 +195,18 @@ ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_
 
 
 @pytest.mark.parametrize("has_progress", [True, False])
-def test_task_with_progress_is_requeued(write_program, has_progress):
-    calls, lines = write_program("scontrol", ""), list[str]()
-    ArrayTask.of(ENVIRONMENT).requeue(lines.append, has_progress=has_progress)
+def test_only_task_with_progress_is_requeued(write_program, has_progress):
+    calls, messages = write_program("scontrol", ""), list[str]()
+    ArrayTask.of(ENVIRONMENT).requeue(messages.append, has_progress=has_progress)
     assert calls.exists() == has_progress  # otherwise, the task would be requeued forever
     if has_progress:
         assert calls.read_text() == "requeue 4711_8\n"  # 4711 alone would mean every task of the array
     write_program("scontrol", "exit 1")
-    ArrayTask.of(ENVIRONMENT).requeue(lines.append, has_progress=True)
-    assert "submit again" in lines[-1]
+    ArrayTask.of(ENVIRONMENT).requeue(messages.append, has_progress=True)
+    assert "submit again" in messages[-1]
 
 
-def test_process_outside_a_job_array_is_an_error():
+def test_array_task_outside_a_job_array_is_an_error():
     with pytest.raises(ConfigError, match="--slurm-requeue"):
         ArrayTask.of({})
 

@@ -8,7 +8,7 @@ import tempfile
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 VIRTUAL_MILLISECONDS = 60_000
-"""Time that passes for the page's scripts; Chromium's clock skips pauses in which nothing is computed."""
+"""Virtual time for the page's scripts; Chromium's clock skips pauses in which nothing is computed."""
 
 
 def find_chromium() -> str | None:

@@ -23,7 +23,7 @@ by 1, 1.1, 1.2 and so on."""
 ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
 """Effect of each operation on robustness, like `QUALITY`."""
 
-FEW_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
+DEFAULT_STRENGTHS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
 """Strengths of a few keys."""
 
 
@@ -57,7 +57,7 @@ def best_cell(key: str = "clean", strength: float = 0.0) -> int:
 
 def write_planted(
     folder: Path,
-    strengths: Mapping[str, Sequence[float]] = FEW_KEYS,
+    strengths: Mapping[str, Sequence[float]] = DEFAULT_STRENGTHS,
     *,
     datasets: Sequence[str] = ("cifar10",),
     cells: Sequence[int] | None = None,

@@ -52,7 +52,7 @@ def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
         yield corrupt(sample_images(size), key, severity, seed=0, indices=np.arange(N_IMAGES), frost=frost)
 
 
-def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
+def snow_on_noise() -> Iterator[NDArray[np.uint8]]:
     """Yield images of noise with snow.
 
     Their pixels depend on the last bits of grey values, which a matrix product by OpenBLAS would change.
@@ -87,7 +87,7 @@ def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
 
 
 def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
-    yield "snow on noise", snow_of_noise()
+    yield "snow on noise", snow_on_noise()
     yield "synthetic frost", synthetic_frost(0).images
     grey = raw_integers("grey", shape=(20, 28, 28), below=256).astype(np.uint8)
     for size in (32, 96):

@@ -10,7 +10,7 @@ from robust201.dataset.shard_rows import KeyRows, UnitRows, decode_shard
 from robust201.run.driver import run_work
 from robust201.run.share import prepare_share
 from robust201.run.sweep import SweepWork, prepare_run
-from robust201.run.trainings import prepare_trainings
+from robust201.run.trainings import prepare_training_runs
 from robust201.run.work import OnProgress, Say, Tally
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import ShardName, content_hash
@@ -55,7 +55,7 @@ def run_share(
 
 def run_trainings(config: TrainingConfig, filters: Filters = EVERYTHING, *, say: Say = quiet) -> Tally:
     """Compute the missing snapshots of training runs."""
-    with prepare_trainings(config, filters, say) as work:
+    with prepare_training_runs(config, filters, say) as work:
         return run_work(work, say)
 
 

@@ -1,11 +1,11 @@
-"""A simulated accelerator: its tensors wrap CPU tensors, so operations compute values; waits of the host are counted.
+"""A simulated accelerator. Its tensors wrap CPU tensors, so results are real; it counts how often the host waits.
 
 An operation that mixes tensors of this device and the CPU raises an error, as on a GPU. So does a nondeterministic
 operation if PyTorch's deterministic mode is "error". An operation waits if the host needs a tensor's value, a copy of
-it, or the number of true elements of a mask from the device. What depends on a real GPU cannot be tested: its
+it, or the number of true elements of a mask from the device. It cannot test what depends on a real GPU: the
 kernels' rounding and determinism, graphs, streams, memory, TF32 and speed.
 
-It registers a device in Python (`PrivateUse1`) with private functions of PyTorch; tested with PyTorch 2.13.
+This module registers a device in Python (`PrivateUse1`) with private functions of PyTorch; tested with PyTorch 2.13.
 """
 
 from collections.abc import Iterator

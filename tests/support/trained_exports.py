@@ -28,10 +28,10 @@ class _Plan(FabricatedPlan):
 
 
 def make_weights(
-    recipe: str, lengths: Sequence[int], seeds: Sequence[int], *, steps: Sequence[int] = ()
+    recipe: str, epoch_counts: Sequence[int], seeds: Sequence[int], *, steps: Sequence[int] = ()
 ) -> list[Weights]:
-    """Return weights of a recipe for each seed, after `lengths` epochs and after `steps` iterations."""
-    snapshots = [(epochs, None) for epochs in lengths] + [(None, iterations) for iterations in steps]
+    """Return weights of a recipe for each seed, after `epoch_counts` epochs and after `steps` iterations."""
+    snapshots = [(epochs, None) for epochs in epoch_counts] + [(None, iterations) for iterations in steps]
     return [
         Weights("c" * 64, recipe=recipe, epochs=epochs, seed=seed, steps=iterations)
         for seed in seeds

@@ -88,7 +88,7 @@ class Trial:
             return session if targets else None
         return None
 
-    def end(self, process, seconds=400.0):
+    def wait_for_end(self, process, seconds=400.0):
         """Wait for the end of a run; return its exit code."""
         try:
             return process.wait(seconds)
@@ -96,7 +96,7 @@ class Trial:
             raise AssertionError(f"still running after {seconds:g} s: {self.log.read_text()[-500:]}") from None
 
     def complete(self, *options):
-        assert any(self.end(self.start(*options)) == 0 for _ in range(4)), self.log.read_text()[-500:]
+        assert any(self.wait_for_end(self.start(*options)) == 0 for _ in range(4)), self.log.read_text()[-500:]
 
 
 def _name_of(process):
@@ -120,7 +120,7 @@ def _is_alive(pid):
     return False
 
 
-def remove_half(trial):
+def delete_half_of_shards(trial):
     """Delete half of the shards if most exist, so that there is always work."""
     shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
     for path in trial.rng.sample(shards, len(shards) // 2) if len(shards) > 15 else ():

@@ -37,7 +37,7 @@ def plan_of(facts=None, slices=SLICES, **changes):
     return make_plan(parse_config(FIELDS | changes, "test"), facts or make_facts(), slices)
 
 
-class Files:
+class ShardFiles:
     """A listing of shards with given parts, and the tuples to which the digests in their names refer."""
 
     def __init__(self):
@@ -66,8 +66,8 @@ class Files:
 
 
 def files_of_all_parts(plan):
-    files = Files()
-    for part in compare(plan, {}, files.read_tuple).missing():
+    files = ShardFiles()
+    for part in compare(plan, {}, files.read_tuple).missing_parts():
         files.add(part)
     return files
 
@@ -105,20 +105,20 @@ def test_slices_begin_at_batch_boundaries_if_bits_may_depend_on_the_batch():
 
 
 def test_parts_of_a_network_are_consecutive():
-    parts = [*compare(plan_of(), {}, lambda _digest: ()).missing()]
+    parts = [*compare(plan_of(), {}, lambda _digest: ()).missing_parts()]
     assert [(part.unit.architecture, part.unit.key) for part in parts] == [
         (index, key) for index in (0, 21, 309) for key in ("clean", "pgd")
     ]
 
 
 def test_missing_parts_are_the_planned_evaluations_of_slices_without_files():
-    plan, files, rng = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)), Files(), np.random.default_rng(0)
-    kept = [part for part in compare(plan, {}, files.read_tuple).missing() if rng.random() < 0.6]
-    for part in kept:
+    plan, files, rng = plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False)), ShardFiles(), np.random.default_rng(0)
+    stored_parts = [part for part in compare(plan, {}, files.read_tuple).missing_parts() if rng.random() < 0.6]
+    for part in stored_parts:
         files.add(part)
     stored, missing = (
         {(part.unit.id, strength, part.index) for part in parts for strength in part.part.strengths}
-        for parts in (kept, files.compare(plan).missing())
+        for parts in (stored_parts, files.compare(plan).missing_parts())
     )
     planned = {
         (unit.decode(), strength, index)
@@ -140,7 +140,7 @@ def test_complete_plan_stays_complete_with_fewer_strengths_and_columns():
 def test_added_strengths_and_columns_are_missing_and_explained():
     files = files_of_all_parts(plan_of())
     more_strengths = plan_of(keys={"pgd": {"epsilons": ["1/255", "2/255", "8/255"]}})
-    assert [part.part.strengths for part in files.compare(more_strengths).missing()] == [(2.0,)] * 3
+    assert [part.part.strengths for part in files.compare(more_strengths).missing_parts()] == [(2.0,)] * 3
     assert files.explain(more_strengths) == {NEW_STRENGTHS: (["pgd"], 3)}
     more_columns = plan_of(measurements=["accuracy", "confidence", "cm", "distances"])
     assert files.compare(more_columns).n_done == 0
@@ -157,5 +157,5 @@ def test_changed_inputs_are_explained():
     assert "steps" in reason
     other_weights = plan_of(make_facts("other"))
     assert files.explain(other_weights, protocols, plan.facts) == {NEW_WEIGHTS: (["clean", "pgd"], 6)}
-    assert Files().explain(plan) == {NEW: (["clean", "pgd"], 6)}
+    assert ShardFiles().explain(plan) == {NEW: (["clean", "pgd"], 6)}
     assert files.explain(plan_of(slices=SliceFormat(1e-6, 4, is_cpu=False))) == {NEW_SLICES: (["clean", "pgd"], 18)}

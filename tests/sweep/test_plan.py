@@ -132,7 +132,7 @@ EXECUTION = {"workers": 7, "micro_batch": 3, "threads": 2, "device": "cpu", "gma
 
 @pytest.mark.parametrize("change", [{"measurements": ["accuracy"]}, {"name": "other"}, {"execution": EXECUTION}, {}])
 def test_fields_outside_the_protocol_do_not_change_units_and_slices(change, tmp_path):
-    """The number of strengths of an attack and a user's estimates of costs do not change them either."""
+    """An attack's number of strengths and a user's cost estimates do not change units and slices either."""
     (tmp_path / "mine.py").write_text("")
     mine = {"file": str(tmp_path / "mine.py")}
     network = {"architectures": ["narrow"], "space": mine | {"gmacs": 0.2}}
@@ -140,7 +140,7 @@ def test_fields_outside_the_protocol_do_not_change_units_and_slices(change, tmp_
     images, weights = {"": ImageFacts(10_000, "p")}, (Network("narrow", Weights("w")),)
     facts = Facts({"digits": DatasetFacts(images, weights)}, {"space": "s", "keys.mine": "m"})
     keys = {key: {} for key in ATTACKS} | {"mine": mine | {"strengths": [1.0]}}
-    changed = {key: _one_strength(key) for key in ATTACKS} | {"mine": mine | {"strengths": [1, 2], "passes": 9}}
+    changed = {key: _single_epsilon(key) for key in ATTACKS} | {"mine": mine | {"strengths": [1, 2], "passes": 9}}
     plans = [
         make_plan(make_config(**network, keys=keys), facts, slices),
         make_plan(make_config(**network | {"space": mine | {"gmacs": 0.7}} | change, keys=changed), facts, slices),
@@ -152,7 +152,7 @@ def test_fields_outside_the_protocol_do_not_change_units_and_slices(change, tmp_
     assert sum(key.n_slices[0] > 1 for key in plans[0].keys) > len(ATTACKS) / 2
 
 
-def _one_strength(key: str) -> dict[str, Any]:
+def _single_epsilon(key: str) -> dict[str, Any]:
     parameters = TASKS[key].parameters()
     return {"epsilons": parameters.epsilons[:1]} if "epsilons" in type(parameters).model_fields else {}
 

@@ -6,8 +6,8 @@ import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.sweep.loading import is_training_yaml, load_training
-from robust201.sweep.training_config import Training
-from robust201.sweep.training_plan import estimate_trainings
+from robust201.sweep.training_config import TrainingRun
+from robust201.sweep.training_plan import estimate_training_runs
 from tests.conftest import REPOSITORY
 from tests.support.tiny_trainings import RECIPE, make_training_config, write_images, write_training_yaml
 from tests.training.support import LIGHT_CELL
@@ -83,11 +83,11 @@ def test_training_runs_are_unique_and_resolve_their_start(tmp_path):
     config = make_training_config(
         tmp_path, datasets=datasets, recipes=recipes, seeds=[0, 1], architectures=[LIGHT_CELL, 21]
     )
-    trainings = list(config.trainings())
-    assert len(trainings) == len(set(trainings)) == len({training.digest for training in trainings}) == 2 * 2 * (2 + 1)
-    assert {training.dataset for training in trainings} == {"bright", "digits"}
-    assert config.start_of(Training(21, "digits", "b", 1)) == Training(21, "digits", "a", 1)
-    assert config.start_of(Training(21, "digits", "a", 1)) is None
+    runs = list(config.training_runs())
+    assert len(runs) == len(set(runs)) == len({training.digest for training in runs}) == 2 * 2 * (2 + 1)
+    assert {training.dataset for training in runs} == {"bright", "digits"}
+    assert config.start_of(TrainingRun(21, "digits", "b", 1)) == TrainingRun(21, "digits", "a", 1)
+    assert config.start_of(TrainingRun(21, "digits", "a", 1)) is None
 
 
 def test_example_training_is_planned_without_images(robust201):
@@ -97,7 +97,7 @@ def test_example_training_is_planned_without_images(robust201):
     result = robust201("plan", example)
     assert result.code == 0
     assert "snapshots" in result.out
-    summary = estimate_trainings(load_training(example), list(load_training(example).trainings()))
+    summary = estimate_training_runs(load_training(example), list(load_training(example).training_runs()))
     # Two cells, two seeds and two recipes; one recipe has five snapshots in 30 steps, the other has one after 10 steps.
     assert (summary["trainings"], summary["snapshots"], summary["steps"]) == (8, 4 * 5 + 4, 4 * 30 + 4 * 10)
 
@@ -105,7 +105,7 @@ def test_example_training_is_planned_without_images(robust201):
 def test_estimate_includes_gradients_of_adversarial_training(tmp_path):
     def estimate_hours(**changes: Any) -> float:
         config = make_training_config(tmp_path, datasets={"digits": {}}, recipes=make_recipes(**changes))
-        estimated_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
+        estimated_hours: float = estimate_training_runs(config, list(config.training_runs()))["estimated_worker_hours"]
         return estimated_hours
 
     assert estimate_hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * estimate_hours())

@@ -37,11 +37,11 @@ def test_numbers_with_leading_zeros_are_decimal(path):
 
 
 @pytest.mark.parametrize("value", ["0x10", "0o12", "1_000", "1:30"])
-@pytest.mark.parametrize("form", [SWEEP, TRAINING])
-def test_numbers_in_other_notations_are_errors(path, value, form):
-    path.write_text(form.format(f"architectures:\n- 1\n- {value}"))
+@pytest.mark.parametrize("template", [SWEEP, TRAINING])
+def test_numbers_in_other_notations_are_errors(path, value, template):
+    path.write_text(template.format(f"architectures:\n- 1\n- {value}"))
     with pytest.raises((ConfigError, ArchitectureError), match=rf"{path}, line \d+: .*{value}"):
-        load_config(path) if form == SWEEP else load_training(path)
+        load_config(path) if template == SWEEP else load_training(path)
 
 
 def test_words_dates_and_field_names_are_text(path):

@@ -21,8 +21,8 @@ from robust201.tasks.columns import (
     COLUMNS,
     DESCRIPTIVE_COLUMNS,
     MEASUREMENTS,
-    PUBLISHED,
-    RESERVED,
+    PUBLISHED_MEASUREMENTS,
+    RESERVED_NAMES,
     Column,
     column_sources,
     distances_of,
@@ -37,8 +37,8 @@ GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = torch.randn((N_IMAGES, N_CLASSES), generator=GENERATOR) * 3
 LABELS = torch.arange(N_IMAGES) % 2  # no image has the last label
 
-every_column = pytest.mark.parametrize("name", COLUMNS)
-every_measurement = pytest.mark.parametrize("measurement", MEASUREMENTS)
+all_columns = pytest.mark.parametrize("name", COLUMNS)
+all_measurements = pytest.mark.parametrize("measurement", MEASUREMENTS)
 
 
 def measure(measurement, start=0, stop=N_IMAGES, logits=LOGITS):
@@ -64,25 +64,25 @@ def measure_column(name):
     return measure(COLUMNS[name].measurement)
 
 
-@every_column
+@all_columns
 def test_column_has_declared_type_and_shape(name):
     column, array = COLUMNS[name], measure_column(name)[name]
     assert column.name == name
     assert (array.dtype, array.shape) == (column.dtype, column.shape(N_CLASSES, N_IMAGES))
     assert MEASUREMENTS[column.measurement][column.field] is column
-    assert {name, column.measurement, *column.parquet} <= RESERVED
-    assert (column.add is None) != (column.value_from_counts is None)
-    assert all(source.meaning.endswith(".") for source in column.parquet.values())
+    assert {name, column.measurement, *column.parquet_sources} <= RESERVED_NAMES
+    assert (column.contribute is None) != (column.value_from_counts is None)
+    assert all(source.meaning.endswith(".") for source in column.parquet_sources.values())
 
 
-@every_measurement
+@all_measurements
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
     json_value = json.loads(next(iter_unit_texts(measurement, make_batch([(UNIT, {0.0: values})]))))
     assert_equal_values(columns_of_json(measurement, json_value), columns_of(measurement, values))
 
 
-@every_column
+@all_columns
 @pytest.mark.parametrize("damage", ["value", "NaN", "shape", "type"])
 def test_check_values_rejects_damaged_value(name, damage):
     values = measure_column(name)
@@ -91,7 +91,7 @@ def test_check_values_rejects_damaged_value(name, damage):
     if damage == "value":
         array.flat[0] = 1.5 * COLUMNS[name].largest if array.dtype.kind == "f" else np.iinfo(array.dtype).max
     elif damage == "NaN":
-        if COLUMNS[name].is_exact:
+        if COLUMNS[name].is_integer:
             pytest.skip("whole numbers are never NaN")
         array.flat[0] = np.nan
     else:
@@ -100,13 +100,13 @@ def test_check_values_rejects_damaged_value(name, damage):
         check_values({**values, name: array}, N_IMAGES)
 
 
-@every_column
+@all_columns
 @pytest.mark.parametrize("wrong_number", [-1, 0.5, 1.5, "1"])
 def test_reader_rejects_wrong_number(name, wrong_number):
     column = COLUMNS[name]
-    if wrong_number == 0.5 and not column.is_exact:
+    if wrong_number == 0.5 and not column.is_integer:
         pytest.skip("0.5 is a valid fraction")
-    if wrong_number == 1.5 and column.is_exact:
+    if wrong_number == 1.5 and column.is_integer:
         pytest.skip("the case 0.5 already tests a number that is not whole")
     json_value = json.loads(
         next(iter_unit_texts(column.measurement, make_batch([(UNIT, {0.0: measure_column(name)})])))
@@ -144,7 +144,7 @@ def store_and_merge(unit, measurement):
     return {strength: merge_values([part[strength] for part in rows]) for strength in unit.strengths}
 
 
-@every_measurement
+@all_measurements
 def test_readers_of_exports_return_stored_values(measurement, tmp_path):
     units = [
         replace(UNIT, id=str(architecture), architecture=architecture, key="pgd", strengths=(1.0, 4.0))
@@ -170,14 +170,12 @@ def test_readers_of_exports_return_stored_values(measurement, tmp_path):
 
 
 def test_new_column_needs_only_an_entry_in_columns(monkeypatch):
-    def add_loss(outputs):
+    def contribute(outputs):
         losses = torch.nn.functional.cross_entropy(outputs.logits, outputs.labels, reduction="none")
         return outputs.labels, to_fixed_point(losses, 16.0)
 
-    loss = Column(
-        "loss", "loss", dimensions=("classes",), add=add_loss, count_images_per_mean=lambda cm: cm.sum(-1), largest=16.0
-    )
-    monkeypatch.setitem(COLUMNS, "loss", loss)
+    options = {"contribute": contribute, "count_images_per_mean": lambda cm: cm.sum(-1), "largest": 16.0}
+    monkeypatch.setitem(COLUMNS, "loss", Column("loss", "loss", dimensions=("classes",), **options))
     whole, parts = measure("loss"), [measure("loss", 0, 5), measure("loss", 5, N_IMAGES)]
     check_values(whole, N_IMAGES)
     assert_equal_values(merge_values(parts), whole)
@@ -197,12 +195,12 @@ def test_columns_of_exported_files_are_reserved(space):
     weights = [Weights("0" * 64, recipe="std", epochs=1, seed=0, steps=10)]
     columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", weights=weights)
     measurement_columns = {name for measurement in MEASUREMENTS for name in column_sources(measurement)}
-    assert measurement_columns <= set(columns) <= measurement_columns | set(DESCRIPTIVE_COLUMNS) <= RESERVED
+    assert measurement_columns <= set(columns) <= measurement_columns | set(DESCRIPTIVE_COLUMNS) <= RESERVED_NAMES
 
 
 def test_published_measurements_exclude_per_image_columns():
-    assert set(PUBLISHED) <= set(MEASUREMENTS)
-    assert not any(column.is_per_image for name in PUBLISHED for column in MEASUREMENTS[name].values())
+    assert set(PUBLISHED_MEASUREMENTS) <= set(MEASUREMENTS)
+    assert not any(column.is_per_image for name in PUBLISHED_MEASUREMENTS for column in MEASUREMENTS[name].values())
 
 
 def round_trip_distances(distances):

@@ -18,7 +18,7 @@ from robust201.tasks.constraints import CONSTRAINTS, L1, L2, LINF
 from tests.support.tiny_networks import request_of, tiny_context, tiny_images
 
 IMAGES = tiny_images()
-every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=lambda constraint: constraint.name)
+all_constraints = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=lambda constraint: constraint.name)
 
 
 def test_radius_and_published_key_of_constraints():
@@ -30,7 +30,7 @@ def test_radius_and_published_key_of_constraints():
     assert TASKS["pgd_l2"].published_key == "pgd_l2@L2"
 
 
-@every_constraint
+@all_constraints
 def test_strengths_above_largest_distance_are_rejected(constraint):
     black, white = torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 4, 4)
     largest = constraint.divisor * constraint.distances(white - black).item()
@@ -40,7 +40,7 @@ def test_strengths_above_largest_distance_are_rejected(constraint):
     )
 
 
-@every_constraint
+@all_constraints
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1e-12, 1e-3, 1.0]), n_images=st.integers(1, 4))
 def test_distances_match_numpy(constraint, seed, scale, n_images):
     differences = np.random.default_rng(seed).uniform(-scale, scale, (n_images, 3, 4, 5)).astype(np.float32)
@@ -66,14 +66,14 @@ def move_towards_grey(length, constraint, moved=slice(None)):
     return clean
 
 
-@every_constraint
+@all_constraints
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
 def test_check_batches_accepts_images_in_ball(constraint, fraction):
     images = move_towards_grey(fraction * constraint.radius(0.25), constraint)
     assert len(check_images(images, constraint, 0.25)) == 1
 
 
-@every_constraint
+@all_constraints
 @pytest.mark.parametrize("moved", [slice(None), 0, 20], ids=str)
 def test_check_batches_rejects_images_outside_ball(constraint, moved):
     images = move_towards_grey(1.01 * constraint.reach(0.25), constraint, moved)

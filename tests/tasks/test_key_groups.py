@@ -39,10 +39,10 @@ def test_plan_keys_option_selects_corruptions_of_sweep(robust201, write_sweep):
 def test_evaluate_accepts_parameters_of_group():
     images = tiny_images()
     keys = ["clean", {"corruptions": {"severities": [1]}}, {"fog": {"severities": [2, 3]}}]
-    frame = evaluate(
+    evaluation = evaluate(
         TinyNetwork(seed=5), images.images[:2], images.labels[:2], keys, normalisation=NORMALISATION, progress=False
     )
-    assert {*frame.table["key"]} == {"clean", *CORRUPTIONS}
-    strengths_by_key = frame.table.groupby("key")["strength"].apply(list)
+    assert {*evaluation.table["key"]} == {"clean", *CORRUPTIONS}
+    strengths_by_key = evaluation.table.groupby("key")["strength"].apply(list)
     assert strengths_by_key["fog"] == [2, 3]
     assert strengths_by_key["snow"] == [1]

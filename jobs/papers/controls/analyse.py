@@ -28,7 +28,7 @@ SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "re
 ENGINES = ("fused", "reference")
 BY_HAND = "by hand"
 SORT_TEXTS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
-"""Texts by which the first keys are sorted; AutoAttack's keys follow in alphabetical order."""
+"""Texts that put these keys first; AutoAttack's keys follow in alphabetical order."""
 
 N_PUBLISHED_CORRECT = {
     ("lenet-plain", "clean"): 9889,
@@ -90,7 +90,7 @@ def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
     }
 
 
-def read_by_hand(file: Path) -> dict[str, Correct]:
+def read_direct_calls(file: Path) -> dict[str, Correct]:
     """Read the outcomes that `by_hand.py` wrote, by key; return an empty dictionary if it has not run."""
     if not file.exists():
         return {}
@@ -101,10 +101,10 @@ def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
     """Read the results of all methods for a sweep, sorted by network and key."""
     exports = {engine: read_export(folder / f"{sweep}-{engine}-dataset") for engine in ENGINES}
     for network in SWEEPS[sweep]:
-        by_hand = read_by_hand(folder / "by-hand" / f"{network}.json")
+        direct_outcomes = read_direct_calls(folder / "by-hand" / f"{network}.json")
         keys = {
             key for outcomes_by_key in exports.values() for name, key in outcomes_by_key if name == network
-        } | by_hand.keys()
+        } | direct_outcomes.keys()
         for key in sorted(keys, key=lambda key: SORT_TEXTS.get(key, key)):
             result_by_engine = {
                 engine: outcomes_by_key[network, key]
@@ -112,8 +112,8 @@ def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
                 if (network, key) in outcomes_by_key
             }
             correct = {engine: correct_images for engine, (_, correct_images) in result_by_engine.items()}
-            if key in by_hand:
-                correct[BY_HAND] = by_hand[key]
+            if key in direct_outcomes:
+                correct[BY_HAND] = direct_outcomes[key]
             yield Comparison(network, key, next((strength for strength, _ in result_by_engine.values()), None), correct)
 
 
@@ -126,7 +126,7 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def make_row(comparison: Comparison) -> Iterator[str]:
-    """Yield the cells of a comparison's row."""
+    """Yield the entries of a comparison's row."""
     yield from (comparison.network, f"`{comparison.key}`")
     yield "–" if comparison.strength is None else f"{comparison.strength:g}"
     yield str(len(next(iter(comparison.correct.values()))))
@@ -156,7 +156,7 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
         )
 
 
-def print_published(results: dict[tuple[str, str], tuple[float, Correct]]) -> None:
+def print_published_comparison(results: dict[tuple[str, str], tuple[float, Correct]]) -> None:
     rows = []
     for (network, key), n_published_correct in N_PUBLISHED_CORRECT.items():
         fused_accuracy, n_images = "–", ""
@@ -173,7 +173,7 @@ def main() -> None:
     options = parser.parse_args()
     print_comparisons([comparison for sweep in SWEEPS for comparison in read_comparisons(options.folder, sweep)])
     print()
-    print_published(read_export(options.folder / "published-dataset"))
+    print_published_comparison(read_export(options.folder / "published-dataset"))
 
 
 if __name__ == "__main__":

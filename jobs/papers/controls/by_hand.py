@@ -31,7 +31,7 @@ from jobs.papers.controls.networks import build
 BATCH = 250
 
 
-def attack_with_foolbox(key: str, parameters: dict[str, Any]) -> foolbox.attacks.base.Attack:
+def make_foolbox_attack(key: str, parameters: dict[str, Any]) -> foolbox.attacks.base.Attack:
     """Return Foolbox's attack for a key. Omitted parameters have Foolbox's (`pgd_l2`: robust201's) defaults."""
     if key == "fgsm":
         return foolbox.attacks.LinfFastGradientAttack()
@@ -46,7 +46,7 @@ def attack_with_foolbox(key: str, parameters: dict[str, Any]) -> foolbox.attacks
     )
 
 
-def attack_with_autoattack(key: str, parameters: dict[str, Any], model: torch.nn.Module, epsilon: float) -> AutoAttack:
+def make_autoattack(key: str, parameters: dict[str, Any], model: torch.nn.Module, epsilon: float) -> AutoAttack:
     """Return AutoAttack's standard version, or one of its attacks with one restart and nine targets."""
     name = key.removeprefix("aa_")
     if name == "standard":
@@ -69,10 +69,10 @@ def perturb(
         return images
     (epsilon,) = (float(Fraction(str(value))) for value in parameters["epsilons"])
     if key.startswith("aa_"):
-        adversary = attack_with_autoattack(key, parameters, model, epsilon)
+        adversary = make_autoattack(key, parameters, model, epsilon)
         adversarial: torch.Tensor = adversary.run_standard_evaluation(images, labels, batch_size=BATCH)[0]
         return adversarial
-    attack = attack_with_foolbox(key, parameters)
+    attack = make_foolbox_attack(key, parameters)
     foolbox_model = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     batches = zip(torch.split(images, BATCH), torch.split(labels, BATCH), strict=True)
     return torch.cat([attack(foolbox_model, *batch, epsilons=epsilon)[1] for batch in batches])

@@ -1,8 +1,8 @@
-"""Tests the dataset paper's claims on exported results, and fills the table of claims in README.md.
+"""Test the dataset paper's claims on exported results, and fill the table of claims in README.md.
 
     python -m jobs.papers.dataset.analyse EXPORT
 
-`--folder` writes tables and page elsewhere.
+`--folder` is where tables and page are written, by default this folder.
 
 Source: Jung, Lukasik, Keuper, "Neural Architecture Design and Robustness: A Dataset" (ICLR 2023). Edges are numbered as
 in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2→3.
@@ -38,29 +38,30 @@ from jobs.papers.verdicts import (
     Claim,
     Estimate,
     bootstrap_estimate,
-    describe_units,
     judge,
     mean_estimate,
     normal_estimate,
+    sample_needed,
 )
 
 CLEAR_DIFFERENCE = 0.01
-"""Smallest difference between printed medians whose order is tested: the medians were read from box plots, ± 0.004."""
+"""Smallest tested difference between published medians, which were read from box plots, ± 0.004."""
 
 SMALL_EPSILONS = (0.1, 0.5, 1.0)
 WEAK_TAU = 0.2
-"""Rank correlations whose intervals lie between -0.2 and 0.2 contradict the claim that a measure "correlates well"."""
+"""If the interval of a rank correlation lies between -0.2 and 0.2, the measure does not "correlate well"."""
 
 MIN_DISTINCT = 10
-"""Minimum number of distinct accuracies for a rank correlation; with fewer cells, all accuracies must be distinct."""
+"""Minimum number of distinct accuracies for a rank correlation; all must be distinct if there are fewer cells."""
 
 N_TOP, ALMOST_NONE = 20, 2
-"""The paper's claims concern the 20 best cells; up to two of them count as "almost none"."""
-
+"""The paper's claims concern the 20 best cells; at most two of them count as "almost none"."""
 
 BEST_CLEAN, BEST_CORRUPTION = 13714, 3456
+"""Indices of the cells that the paper calls the best on clean and on corrupted images."""
+
 N_NEIGHBOURS = 24
-REPLICATES = 2000
+N_REPLICATES = 2000
 
 
 def test_claims(results: Results) -> list[Claim]:
@@ -101,10 +102,10 @@ def claim_order_of_attacks(results: Results) -> Claim:
     pairs = []
     for first, second in itertools.combinations(results.attacks, 2):
         for strength in sorted({*medians[first]} & {*medians[second]}, key=float):
-            printed = medians[first][strength] - medians[second][strength]
+            published = medians[first][strength] - medians[second][strength]
             columns = [(first, float(strength)), (second, float(strength))]
-            if abs(printed) > CLEAR_DIFFERENCE and {*columns} <= {*results.accuracies}:
-                pairs.append((columns if printed > 0 else columns[::-1], float(strength)))
+            if abs(published) > CLEAR_DIFFERENCE and {*columns} <= {*results.accuracies}:
+                pairs.append((columns if published > 0 else columns[::-1], float(strength)))
     estimates = {
         f"{ATTACKS[high[0]]} above {ATTACKS[low[0]]} at {strength:g}/255": median_difference(
             results.accuracies[[high, low]].dropna(), len(pairs)
@@ -115,34 +116,34 @@ def claim_order_of_attacks(results: Results) -> Claim:
     n_holding = [*verdicts.values()].count(HOLDS)
     others = [f"{name} ({verdict}: {estimates[name]})" for name, verdict in verdicts.items() if verdict != HOLDS]
     ours = f"{n_holding} of these pairs have this order" + (f"; others: {', '.join(others)}" if others else "")
-    left_out = "" if results.has_full_square else " (pairs with Square are left out: it made fewer queries)"
+    omission_note = "" if results.has_full_square else " (pairs with Square are left out: it made fewer queries)"
     verdict = judge(estimates.values())
     return Claim(
-        "At each epsilon, the median accuracies under the attacks have the printed order.",
+        "At each epsilon, the median accuracies under the attacks have the published order.",
         "Figure 2",
-        f"{len(pairs)} pairs of attacks differ by more than {CLEAR_DIFFERENCE:g}{left_out}",
+        f"{len(pairs)} pairs of attacks differ by more than {CLEAR_DIFFERENCE:g}{omission_note}",
         ours,
         results.data,
         verdict,
-        describe_units(estimates.values(), "cells", len(results.cells)) if pairs and verdict == UNDECIDED else "",
+        sample_needed(estimates.values(), "cells", len(results.cells)) if pairs and verdict == UNDECIDED else "",
     )
 
 
-def median_difference(accuracies: pd.DataFrame, parts: int) -> Estimate:
-    """Return the difference of two columns' medians over cells, with a bootstrap interval over cells."""
+def median_difference(accuracies: pd.DataFrame, n_comparisons: int) -> Estimate:
+    """Return the first column's median over cells minus the second's, with a bootstrap interval over cells."""
     values = accuracies.to_numpy()
-    samples = np.random.default_rng(0).integers(len(values), size=(REPLICATES, len(values)))
-    difference = np.median(values, axis=0) @ [1, -1]
-    return bootstrap_estimate(float(difference), np.median(values[samples], axis=1) @ [1, -1], len(values), parts)
+    samples = np.random.default_rng(0).integers(len(values), size=(N_REPLICATES, len(values)))
+    replicates = np.median(values[samples], axis=1) @ [1, -1]
+    return bootstrap_estimate(float(np.median(values, axis=0) @ [1, -1]), replicates, len(values), n_comparisons)
 
 
 def claim_pgd_against_apgd(results: Results) -> Claim:
     columns: list[Column] = [("pgd", 1.0), ("aa_apgd-ce", 1.0)]
     claim = "At epsilon 1/255, the accuracy under APGD-CE is lower than under PGD."
     medians = PUBLISHED["medians"]["cifar10"]
-    printed = ", ".join(f"{ATTACKS[key]} {medians[key]['1']:.3f}" for key, _ in columns)
+    published = ", ".join(f"{ATTACKS[key]} {medians[key]['1']:.3f}" for key, _ in columns)
     if not {*columns} <= {*results.accuracies}:
-        return Claim(claim, "Figure 2", printed, "no results", results.data, UNDECIDED, "results under both attacks")
+        return Claim(claim, "Figure 2", published, "no results", results.data, UNDECIDED, "results under both attacks")
     accuracies = results.accuracies[columns].dropna()
     difference = mean_estimate((accuracies[columns[0]] - accuracies[columns[1]]).to_numpy())
     ours = ", ".join(f"{ATTACKS[column[0]]} {accuracies[column].median():.3f}" for column in columns)
@@ -150,11 +151,11 @@ def claim_pgd_against_apgd(results: Results) -> Claim:
     return Claim(
         claim,
         "Figure 2",
-        printed,
+        published,
         f"{ours}; mean difference {difference}",
         results.data,
         verdict,
-        describe_units([difference], "cells", len(results.cells)) if verdict == UNDECIDED else "",
+        sample_needed([difference], "cells", len(results.cells)) if verdict == UNDECIDED else "",
     )
 
 
@@ -187,11 +188,11 @@ def claim_range_at_same_size(results: Results) -> Claim:
         ours,
         results.data,
         verdict,
-        missing_cells(size["cells"] - len(accuracies)) if verdict == UNDECIDED else "",
+        needed_results(size["cells"] - len(accuracies)) if verdict == UNDECIDED else "",
     )
 
 
-def missing_cells(n_missing: int) -> str:
+def needed_results(n_missing: int) -> str:
     return f"results of the other {n_missing} cells" if n_missing else "more images"
 
 
@@ -204,18 +205,18 @@ def claim_top_cells(results: Results) -> Claim:
     n_cells = PUBLISHED["same_size"]["cells"]
     if len(accuracies) < n_cells:
         ours = f"{len(accuracies)} of {n_cells} cells evaluated"
-        return Claim(claim, "Figure 7", "", ours, results.data, UNDECIDED, missing_cells(n_cells - len(accuracies)))
+        return Claim(claim, "Figure 7", "", ours, results.data, UNDECIDED, needed_results(n_cells - len(accuracies)))
     top = [operations(results.cells[index]) for index in accuracies.sort_values(ascending=False).index[:N_TOP]]
-    convolved = [sum("conv" in cell[edge] for cell in top) for edge in (1, 3)]
-    unchanged = sum(cell[0] in {"none", "skip_connect"} for cell in top)
+    n_conv = [sum("conv" in cell[edge] for cell in top) for edge in (1, 3)]
+    n_none_or_skip = sum(cell[0] in {"none", "skip_connect"} for cell in top)
     return Claim(
         claim,
         "Figure 7",
         "",
-        f"convolution on edge 2: {convolved[0]} cells, on edge 4: {convolved[1]}; “none” or skip connection on edge 1: "
-        f"{unchanged}",
+        f"convolution on edge 2: {n_conv[0]} cells, on edge 4: {n_conv[1]}; “none” or skip connection on edge 1: "
+        f"{n_none_or_skip}",
         results.data,
-        HOLDS if max(convolved) <= ALMOST_NONE and not unchanged else FAILS,
+        HOLDS if max(n_conv) <= ALMOST_NONE and not n_none_or_skip else FAILS,
     )
 
 
@@ -230,8 +231,8 @@ def claim_best_cell(results: Results, cell: int, score: str, columns: Sequence[C
         return Claim(claim, "Figure 26", "", "not evaluated", results.data, UNDECIDED, "results of this cell")
     rank = int((accuracies > accuracies[cell]).sum()) + 1
     other = best_cell(accuracies.drop(cell))
-    # The best of the other cells is known only afterwards, so the interval must hold for all of them.
-    difference = results.compare(cell, other, columns, parts=len(accuracies) - 1)
+    # The best of the other cells is chosen by the results, so the intervals of all of them must hold jointly.
+    difference = results.compare(cell, other, columns, n_comparisons=len(accuracies) - 1)
     verdict, would_decide = judge_cells(results, [difference])
     if verdict == HOLDS and len(accuracies) < len(results.cells):
         verdict, would_decide = UNDECIDED, "results of the other cells"
@@ -256,15 +257,16 @@ def claim_search(results: Results) -> Claim:
         return Claim(claim, "Table 1", "", "no results", results.data, UNDECIDED, "results of cells under FGSM")
     robust, accurate = (best_cell(results.accuracies[column]) for column in (objective, CLEAN))
     columns = [column for column in ((key, 1.0) for key in results.attacks) if column in results.accuracies]
-    parts = {ATTACKS[column[0]]: results.compare(robust, accurate, [column], len(columns) + 1) for column in columns}
-    parts["loss of clean accuracy"] = results.compare(accurate, robust, [CLEAN], len(columns) + 1)
-    verdict, would_decide = judge_cells(results, [*parts.values()])
-    differences = ", ".join(f"{name} {estimate}" for name, estimate in parts.items())
+    n_comparisons = len(columns) + 1
+    differences = {ATTACKS[column[0]]: results.compare(robust, accurate, [column], n_comparisons) for column in columns}
+    differences["loss of clean accuracy"] = results.compare(accurate, robust, [CLEAN], n_comparisons)
+    verdict, would_decide = judge_cells(results, [*differences.values()])
+    difference_texts = ", ".join(f"{name} {estimate}" for name, estimate in differences.items())
     return Claim(
         claim,
         "Table 1",
         "",
-        f"accuracy of #{robust} minus that of #{accurate}: {differences}",
+        f"accuracy of #{robust} minus that of #{accurate}: {difference_texts}",
         results.data,
         verdict,
         would_decide,
@@ -274,15 +276,15 @@ def claim_search(results: Results) -> Claim:
 def judge_cells(results: Results, differences: Sequence[Estimate]) -> tuple[str, str]:
     """Return the verdict on a claim about differences between named cells, and what would decide it."""
     verdict = judge(differences)
-    needs = describe_units(differences, "images") if verdict == UNDECIDED else ""
+    needed = sample_needed(differences, "images") if verdict == UNDECIDED else ""
     if not results.has_paper_network_size:
-        verdict, needs = UNDECIDED, "two or more training runs per cell" + (f", {needs}" if needs else "")
-    return verdict, needs
+        verdict, needed = UNDECIDED, "two or more training runs per cell" + (f", {needed}" if needed else "")
+    return verdict, needed
 
 
 def claims_about_neighbours(results: Results) -> Iterator[Claim]:
     """Test the claims about #13714, the best cell on clean images, and the cells that differ from it on one edge."""
-    index_by_cell = {tuple(operations(cell)): index for cell, index in results.classes.items()}
+    index_by_cell = {tuple(operations(cell)): index for cell, index in results.representatives.items()}
     best = operations(results.cells[BEST_CLEAN])
     choices = sorted({operation for cell in index_by_cell for operation in cell})
     changes = [
@@ -305,8 +307,8 @@ def claims_about_neighbours(results: Results) -> Iterator[Claim]:
         n_expected = N_NEIGHBOURS if score == "corruption" else 1
         if len(tested) < n_expected or BEST_CLEAN not in accuracies:
             ours = f"{sum(change[2] in accuracies for change in changes)} of the {N_NEIGHBOURS} neighbours evaluated"
-            needed = f"the other {n_expected - len(tested)} neighbours" if n_expected > 1 else "that neighbour"
-            yield Claim(claim, "B.3, figure 30", "", ours, results.data, UNDECIDED, f"results of {needed}")
+            missing = f"the other {n_expected - len(tested)} neighbours" if n_expected > 1 else "that neighbour"
+            yield Claim(claim, "B.3, figure 30", "", ours, results.data, UNDECIDED, f"results of {missing}")
             continue
         pairs = [(BEST_CLEAN, index) if score == "corruption" else (index, BEST_CLEAN) for *_, index in tested]
         estimates = [results.compare(*pair, columns, len(pairs)) for pair in pairs]
@@ -328,9 +330,9 @@ def claim_jacobian(results: Results) -> Claim:
     if len(known) < len(SMALL_EPSILONS):
         return Claim(claim, "Figure 6", "", "no results", results.data, UNDECIDED, "Jacobians of at least eight cells")
     sign = math.copysign(1, known[1.0].value)
-    directed = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
+    same_sign = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
     is_weak = any(tau.low > -WEAK_TAU and tau.high < WEAK_TAU for tau in known.values())
-    verdict = FAILS if is_weak else judge(directed)
+    verdict = FAILS if is_weak else judge(same_sign)
     return Claim(
         claim,
         "Figure 6",
@@ -338,45 +340,45 @@ def claim_jacobian(results: Results) -> Claim:
         "Kendall's tau: " + ", ".join(f"{tau} at {strength:g}/255" for strength, tau in known.items()),
         f"{known[1.0].n} cells, training images",
         verdict,
-        describe_units(known.values(), "cells", len(results.cells)) if verdict == UNDECIDED else "",
+        sample_needed(known.values(), "cells", len(results.cells)) if verdict == UNDECIDED else "",
     )
 
 
-def tau_estimate(measure: "pd.Series[float]", accuracies: "pd.Series[float]", parts: int) -> Estimate | None:
+def tau_estimate(measure: "pd.Series[float]", accuracies: "pd.Series[float]", n_comparisons: int) -> Estimate | None:
     """Return Kendall's tau with an interval over cells; None for too few cells or distinct accuracies.
 
-    The standard error is that of independent rankings, which is larger than that of correlated ones.
+    The standard error is that of independent rankings, which is larger than that of correlated rankings.
     """
-    both = pd.concat([measure, accuracies], axis=1, join="inner").dropna().to_numpy()
-    n = len(both)
-    if n < 8 or len({*both[:, 1]}) < min(MIN_DISTINCT, n):
+    pairs = pd.concat([measure, accuracies], axis=1, join="inner").dropna().to_numpy()
+    n = len(pairs)
+    if n < 8 or len({*pairs[:, 1]}) < min(MIN_DISTINCT, n):
         return None
     error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
-    return normal_estimate(float(kendalltau(*both.T).statistic), error, n, parts)
+    return normal_estimate(float(kendalltau(*pairs.T).statistic), error, n, n_comparisons)
 
 
 def compare_medians(results: Results) -> pd.DataFrame:
-    """Return the medians over cells beside the printed ones, by key and strength."""
+    """Return our and the published medians over cells, by key and strength."""
     rows = [
-        (key, float(strength), results.accuracies[key, float(strength)].median(), printed)
+        (key, float(strength), results.accuracies[key, float(strength)].median(), published)
         for key, by_strength in PUBLISHED["medians"]["cifar10"].items()
-        for strength, printed in by_strength.items()
+        for strength, published in by_strength.items()
         if (key, float(strength)) in results.accuracies
     ]
-    frame = pd.DataFrame(rows, columns=["key", "strength", "ours", "printed"])
-    return frame.assign(difference=frame["ours"] - frame["printed"])
+    frame = pd.DataFrame(rows, columns=["key", "strength", "ours", "published"])
+    return frame.assign(difference=frame["ours"] - frame["published"])
 
 
 def compare_curves(results: Results) -> pd.DataFrame:
-    """Return accuracies of single cells beside the printed ones (figure 11); no rows if they were not evaluated."""
+    """Return our and the published accuracies of single cells (figure 11), for the cells that were evaluated."""
     rows = [
-        (int(cell), key, float(strength), results.accuracies[key, float(strength)][int(cell)], printed)
+        (int(cell), key, float(strength), results.accuracies[key, float(strength)][int(cell)], published)
         for cell, curves in PUBLISHED["curves"].items()
         for key, by_strength in curves.items()
-        for strength, printed in by_strength.items()
+        for strength, published in by_strength.items()
         if (key, float(strength)) in results.accuracies and int(cell) in results.accuracies.index
     ]
-    return pd.DataFrame(rows, columns=["architecture", "key", "strength", "ours", "printed"])
+    return pd.DataFrame(rows, columns=["architecture", "key", "strength", "ours", "published"])
 
 
 def main() -> None:

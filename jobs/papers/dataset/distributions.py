@@ -8,9 +8,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from jobs.papers.dataset.results import CLEAN, Results, kernel_parameters
-from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, bootstrap_estimate, describe_units, judge, mean_estimate
+from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, bootstrap_estimate, judge, mean_estimate, sample_needed
 
-REPLICATES = 500
+N_REPLICATES = 500
 MAX_CELLS = 300
 """Estimates with bootstrap intervals are computed on at most this number of cells, drawn at random (seed 0)."""
 
@@ -19,7 +19,7 @@ MIN_DISTINCT = 10
 
 MIN_CELLS = 8
 
-UNCORRELATED = 0.2
+MAX_UNCORRELATED_TAU = 0.2
 """Rank correlations between -0.2 and 0.2 count as no correlation."""
 
 LARGEST_EPSILON = 8.0
@@ -50,27 +50,26 @@ def rank_correlations(values: NDArray[np.float64], weights: NDArray[np.float64])
     """Return Kendall's tau-b between all columns of values (cells, columns), with a weight for each cell."""
     first, second = np.triu_indices(len(values), 1)
     signs = np.sign(values[first] - values[second])
-    weighted = signs * (weights[first] * weights[second])[:, None]
-    products = weighted.T @ signs
-    scale = np.sqrt(np.diag(products))
-    tau: NDArray[np.float64] = products / np.outer(scale, scale)
+    products = (signs * (weights[first] * weights[second])[:, None]).T @ signs
+    norms = np.sqrt(np.diag(products))
+    tau: NDArray[np.float64] = products / np.outer(norms, norms)
     return tau
 
 
 def bootstrap(
-    accuracies: pd.DataFrame, statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float], parts: int = 1
+    accuracies: pd.DataFrame, statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float]
 ) -> Estimate:
-    """Return a statistic of (values, weights of the cells) with an interval over cells."""
+    """Return a statistic, a function of (values, weights of the cells), with an interval over cells."""
     values = accuracies.dropna().sample(frac=1, random_state=0).iloc[:MAX_CELLS].to_numpy(np.float64)
     n = len(values)
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), REPLICATES).astype(np.float64)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), N_REPLICATES).astype(np.float64)
     replicates = [statistic(values, weights) for weights in counts]
-    return bootstrap_estimate(statistic(values, np.ones(n)), replicates, n, parts)
+    return bootstrap_estimate(statistic(values, np.ones(n)), replicates, n)
 
 
 def make_claim(results: Results, claim: str, place: str, ours: str, estimates: Sequence[Estimate]) -> Claim:
     verdict = judge(estimates)
-    needs = describe_units(estimates, "cells", len(results.cells)) if verdict == UNDECIDED else ""
+    needs = sample_needed(estimates, "cells", len(results.cells)) if verdict == UNDECIDED else ""
     return Claim(claim, place, "", ours, results.data, verdict, needs)
 
 
@@ -87,8 +86,8 @@ def claim_within_and_between_attacks(results: Results) -> Claim:
         for column in results.adversarial_columns
         if column[0] in results.attacks and results.accuracies[column].nunique() >= MIN_DISTINCT
     ]
-    by_attack = [{strength for key, strength in columns if key == attack} for attack in results.attacks]
-    strengths = set.intersection(*by_attack) if by_attack else set()
+    strength_sets = [{strength for key, strength in columns if key == attack} for attack in results.attacks]
+    strengths = set.intersection(*strength_sets) if strength_sets else set()
     columns = [column for column in columns if column[1] in strengths]
     pairs = [
         (first, second)
@@ -100,19 +99,19 @@ def claim_within_and_between_attacks(results: Results) -> Claim:
     if not within or not between or len(results.accuracies) < MIN_CELLS:
         return too_few_results(results, claim, place)
 
-    def mean_of(tau: NDArray[np.float64], chosen: list[tuple[int, int]]) -> float:
-        return float(np.mean([tau[pair] for pair in chosen]))
+    def mean_tau(tau: NDArray[np.float64], column_pairs: list[tuple[int, int]]) -> float:
+        return float(np.mean([tau[pair] for pair in column_pairs]))
 
     def difference(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
         tau = rank_correlations(values, weights)
-        return mean_of(tau, within) - mean_of(tau, between)
+        return mean_tau(tau, within) - mean_tau(tau, between)
 
     accuracies = results.accuracies[columns].dropna()
     tau = rank_correlations(accuracies.to_numpy(), np.ones(len(accuracies)))
     estimate = bootstrap(accuracies, difference)
     ours = (
-        f"mean Kendall's tau {mean_of(tau, within):.2f} over {len(within)} pairs under one attack, "
-        f"{mean_of(tau, between):.2f} over {len(between)} pairs under two; difference {estimate}"
+        f"mean Kendall's tau {mean_tau(tau, within):.2f} over {len(within)} pairs under one attack, "
+        f"{mean_tau(tau, between):.2f} over {len(between)} pairs under two; difference {estimate}"
     )
     return make_claim(results, claim, place, ours, [estimate])
 
@@ -126,13 +125,13 @@ def claim_uncorrelated_corruptions(results: Results) -> Claim:
 
     def excess_fraction(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
         tau = rank_correlations(values, weights)[np.triu_indices(len(columns), 1)]
-        return float(np.mean(np.abs(tau) < UNCORRELATED)) - 0.5
+        return float(np.mean(np.abs(tau) < MAX_UNCORRELATED_TAU)) - 0.5
 
     estimate = bootstrap(results.accuracies[columns], excess_fraction)
     n_pairs = len(columns) * (len(columns) - 1) // 2
     ours = (
-        f"Kendall's tau is between -{UNCORRELATED:g} and {UNCORRELATED:g} for {estimate.value + 0.5:.0%} of {n_pairs} "
-        f"pairs at severity {SEVERITY:g}; fraction minus 0.5: {estimate}"
+        f"Kendall's tau is between -{MAX_UNCORRELATED_TAU:g} and {MAX_UNCORRELATED_TAU:g} for "
+        f"{estimate.value + 0.5:.0%} of {n_pairs} pairs at severity {SEVERITY:g}; fraction minus 0.5: {estimate}"
     )
     return make_claim(results, claim, place, ours, [estimate])
 
@@ -198,6 +197,6 @@ def claims_about_confidences(results: Results) -> Iterator[Claim]:
     ours = f"falls at {n_falling} of {len(steps)} steps; smallest fall {min(steps)}"
     yield make_claim(results, right_claim, place, ours, steps)
     peak = wrong.mean().idxmax()
-    sides = [mean_estimate((wrong[peak] - wrong[end]).dropna(), 2) for end in (epsilons[0], epsilons[-1])]
-    ours = f"highest at {peak:g}/255: above clean images by {sides[0]}, above 8/255 by {sides[1]}"
-    yield make_claim(results, wrong_claim, place, ours, sides)
+    drops = [mean_estimate((wrong[peak] - wrong[end]).dropna(), 2) for end in (epsilons[0], epsilons[-1])]
+    ours = f"highest at {peak:g}/255: above clean images by {drops[0]}, above 8/255 by {drops[1]}"
+    yield make_claim(results, wrong_claim, place, ours, drops)

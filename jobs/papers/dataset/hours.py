@@ -25,7 +25,7 @@ def read_seconds(results: Path) -> tuple[Counter[str], int]:
 
 def main() -> None:
     seconds, n_cells = read_seconds(Path(sys.argv[1]))
-    print("| key | seconds per cell | share |\n|---|--:|--:|")
+    print("| key | seconds per cell | fraction |\n|---|--:|--:|")
     for key, total in seconds.most_common():
         print(f"| {key} | {total / n_cells:.1f} | {total / seconds.total():.0%} |")
     print(f"| all keys, {n_cells} cells | {seconds.total() / n_cells:.1f} | |")

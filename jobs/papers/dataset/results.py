@@ -23,7 +23,7 @@ CLEAN: Column = ("clean", 0.0)
 
 ATTACKS = {"aa_apgd-ce": "APGD-CE", "pgd": "PGD", "fgsm": "FGSM", "aa_square": "Square"}
 
-PRINTED_NETWORK = {"channels": 16, "cells": 5}
+PAPER_NETWORK_SIZE = {"channels": 16, "cells": 5}
 
 
 @dataclass(frozen=True)
@@ -32,34 +32,34 @@ class Results:
 
     Attributes:
         reader: the export.
-        sweep: the fields of its sweep; empty for published files.
+        sweep: fields of the sweep that the export describes; empty for the authors' published files.
         accuracies: fractions by architecture (index) and (key, strength).
-        classes: index of the cell that represents its isomorphism class, by each of the 15,625 cell strings.
-        cells: cell strings of the representatives by their indices.
+        representatives: index of the evaluated cell of its isomorphism class, for each of the 15,625 cell strings.
+        cells: cell strings of the evaluated cells, by index.
         jacobian: mean norm of the Jacobian by architecture; empty if it was not measured.
     """
 
     reader: Dataset
     sweep: dict[str, Any]
     accuracies: pd.DataFrame
-    classes: dict[str, int]
+    representatives: dict[str, int]
     cells: dict[int, str]
     jacobian: "pd.Series[float]"
 
     @property
     def has_full_square(self) -> bool:
         """Whether Square makes 5,000 queries, as in the paper."""
-        parameters = [row["parameters"] for row in self.sweep.get("protocols", ()) if row["key"] == "aa_square"]
-        return all(row["queries"] == 5000 for row in parameters)
+        protocols = [protocol for protocol in self.sweep.get("protocols", ()) if protocol["key"] == "aa_square"]
+        return all(protocol["parameters"]["queries"] == 5000 for protocol in protocols)
 
     @property
     def has_paper_network_size(self) -> bool:
         """Whether the networks have the paper's size, so that they may be the paper's networks.
 
-        A claim that names cells then concerns these networks. Otherwise, it concerns the cells with any weights, and
-        one training run per cell cannot decide it.
+        If so, a claim that names cells is tested on these networks. Otherwise, it is a claim about the cells with any
+        weights, and results of one training run per cell cannot decide it.
         """
-        return bool(self.sweep.get("network", PRINTED_NETWORK) == PRINTED_NETWORK)
+        return bool(self.sweep.get("network", PAPER_NETWORK_SIZE) == PAPER_NETWORK_SIZE)
 
     @property
     def attacks(self) -> list[str]:
@@ -91,9 +91,9 @@ class Results:
         return f"{len(self.accuracies):,} cells, {self.n_images:,} images"
 
     def confidences(self, attack: str) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-        """Return the mean confidences of right and of wrong predictions, by cell and epsilon; epsilon 0 is clean.
+        """Return the mean confidences of right and of wrong predictions, by cell and epsilon (0: clean images).
 
-        None if they were not recorded.
+        Returns None if confidences were not recorded.
         """
         if self.reader is None or not self.reader.has("cifar10", attack, "confidence"):
             return None
@@ -101,28 +101,28 @@ class Results:
         frame = pd.concat([frame[frame["architecture"].isin(frames[1]["architecture"])] for frame in frames])
         means = np.array([value["prediction"] for value in frame["value"]], np.float64)
         right, wrong = (
-            frame.assign(value=means[:, kind]).pivot(index="architecture", columns="strength", values="value")
-            for kind in (0, 1)
+            frame.assign(value=means[:, column]).pivot(index="architecture", columns="strength", values="value")
+            for column in (0, 1)
         )
         return right, wrong
 
-    def compare(self, first: int, second: int, columns: Sequence[Column], parts: int = 1) -> Estimate:
+    def compare(self, first: int, second: int, columns: Sequence[Column], n_comparisons: int = 1) -> Estimate:
         """Return one cell's mean accuracy minus another's, with an interval over images.
 
-        The difference is taken image by image. Without outcomes of single images (published files), the interval is
-        that of a difference between the accuracies on independent images, which is wider.
+        The difference is taken image by image. Without per-image outcomes (published files), the interval is wider: it
+        treats the two accuracies as measured on independent samples of images.
         """
         if "predictions" in self.sweep.get("measurements", ()):
             outcomes = [self.reader.outcomes("cifar10", *column).of((first, second)).correct for column in columns]
             scores = np.mean(outcomes, axis=0)
-            return mean_estimate(scores[0] - scores[1], parts)
+            return mean_estimate(scores[0] - scores[1], n_comparisons)
         accuracies = self.mean(columns)[[first, second]].to_numpy()
         error = math.sqrt(float((accuracies * (1 - accuracies)).sum()) / self.n_images)
-        return normal_estimate(float(accuracies @ [1, -1]), error, self.n_images, parts)
+        return normal_estimate(float(accuracies @ [1, -1]), error, self.n_images, n_comparisons)
 
 
 def read_results(export: Path) -> Results:
-    """Read an export, or published files."""
+    """Read an export, or the authors' published files."""
     reader = Dataset(export)
     has_jacobian = "jacobian" in reader.keys_measure
     ids = json.loads((export / "meta.json").read_text())["ids"]
@@ -145,9 +145,9 @@ def operations(cell: str) -> list[str]:
 
 def kernel_parameters(cell: str) -> int:
     """Return the number of kernel parameters for one channel, 0 to 54, on edges that reach the output."""
-    on_edges = dict(zip([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)], operations(cell), strict=True))
+    operation_by_edge = dict(zip([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)], operations(cell), strict=True))
     live_nodes, total = {3}, 0
-    for (source, target), operation in sorted(on_edges.items(), key=lambda item: -item[0][1]):
+    for (source, target), operation in sorted(operation_by_edge.items(), key=lambda item: -item[0][1]):
         if target in live_nodes and operation != "none":
             live_nodes.add(source)
             total += {"nor_conv_3x3": 9, "nor_conv_1x1": 1}.get(operation, 0)

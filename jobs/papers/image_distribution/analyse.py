@@ -1,11 +1,11 @@
-"""Robustness R by image distribution and task: our numbers, the printed ones, claims and figures of README.md.
+"""Robustness R by image distribution and task: our numbers, the paper's numbers, and README.md's claims and figures.
 
     python -m jobs.papers.image_distribution.analyse EXPORT [EXPORT …]   # new tables, then page and figures
     python -m jobs.papers.image_distribution.analyse                     # page and figures from tables/
 
-`--folder` writes elsewhere. R is the area under the curve of a network's accuracy against the strength of FGSM, divided
-by the area under a curve that stays at the clean accuracy. It is computed for each network, never clipped, and then
-averaged. A group consists of the networks of one architecture, trained on one set of images with one set of labels.
+`--folder` writes the output elsewhere. R is the area under the curve of a network's accuracy against the strength of
+FGSM, divided by the area under a curve that stays at the clean accuracy. R is computed for each network, never clipped,
+and averaged over a group: the networks of one architecture, trained on one set of images with one set of labels.
 
 Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo 116
 (2021), tables 1 to 18.
@@ -26,7 +26,7 @@ from jobs.papers.figures import draw_lines
 from jobs.papers.image_distribution.psychometrics import fit_psychometric, sensitivity
 from jobs.papers.networks import RunWeights, read_accuracies, read_trained
 from jobs.papers.page import claims_table, fill, number, p_value, table, write_table
-from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, describe_units, judge, mean_estimate, welch_estimate
+from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, judge, mean_estimate, sample_needed, welch_estimate
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import relative_changes, robustness_r
 from robust201.statistics.significance import holm_adjust
@@ -40,7 +40,7 @@ NETWORKS = {"lenet5": "LeNet", "lenet28": "LeNet", "resnet50": "ResNet50", "fc75
 
 
 class Group(NamedTuple):
-    """A group: its label, the dataset on which it is attacked, the recipe of its training, the number of classes."""
+    """A group: its label, the dataset on which it is attacked, its training recipe, and the number of classes."""
 
     label: str
     dataset: str
@@ -57,18 +57,18 @@ GROUPS = {
     "fusion_object": Group("fusion, object", "fusion-object", "object"),
     "mnist_28": Group("MNIST, 28×28×1", "mnist-28", "plain"),
 }
-"""Groups in the order of the printed tables; the last one is a control without printed numbers."""
+"""Groups in the order of the paper's tables; the last one is a control, for which the paper has no numbers."""
 
 
 class Comparison(NamedTuple):
-    """Two groups that the work compares, for every network and epoch.
+    """Two groups that the paper compares, for every network and epoch.
 
     Attributes:
         experiment: name of the experiment.
-        marker: letter of the printed significance marker.
+        marker: letter of the paper's significance marker.
         first: the more robust group according to the claim, if the claim has a direction.
         second: the other group.
-        is_two_sided: whether the second group gets the marker if it is the more robust one.
+        is_two_sided: whether the paper marks the second group if that one is more robust.
     """
 
     experiment: str
@@ -103,17 +103,17 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
     If groups have different numbers of classes, R is computed from the sensitivity d' instead of the accuracy.
     """
     rows, curves = [], []
-    has_equal_classes = len({group.classes for group in GROUPS.values()}) == 1
+    has_equal_n_classes = len({group.classes for group in GROUPS.values()}) == 1
     for name, group in GROUPS.items():
         chosen = [network for network in networks if network.recipe == group.recipe and network.epochs is not None]
         if not any(group.dataset in network.reader.data for network in chosen):
             continue
-        both = [read_accuracies(chosen, group.dataset, key) for key in ("clean", "fgsm")]
+        frames = [read_accuracies(chosen, group.dataset, key) for key in ("clean", "fgsm")]
         columns = ["architecture", "epochs", "seed"]
-        wide = pd.concat(both).pivot_table(index=columns, columns="strength", values="accuracy").dropna()
+        wide = pd.concat(frames).pivot_table(index=columns, columns="strength", values="accuracy").dropna()
         strengths = wide.columns.to_numpy(np.float64)
         for (architecture, epoch, seed), accuracies in zip(wide.index, wide.to_numpy(np.float64), strict=True):
-            performance = accuracies if has_equal_classes else sensitivity(accuracies, group.classes, N_IMAGES)
+            performance = accuracies if has_equal_n_classes else sensitivity(accuracies, group.classes, N_IMAGES)
             rows.append(
                 {"network": NETWORKS[architecture], "group": name, "epoch": int(epoch), "seed": seed}
                 | measure_network(strengths, accuracies, performance, group.classes)
@@ -135,7 +135,7 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
 def measure_network(
     strengths: np.ndarray, accuracies: np.ndarray, performance: np.ndarray, n_classes: int
 ) -> dict[str, float]:
-    """Return clean accuracy; R, mean relative change C and fitted R (NaN at chance); and flags of a network."""
+    """Return a network's clean accuracy; R, mean relative change C and fitted R (NaN at chance level); and flags."""
     curve = robustness_r(strengths, performance)
     changes = relative_changes(strengths, performance)
     at_chance = bool(accuracy_intervals(accuracies[0], N_IMAGES)[0] <= 1 / n_classes)
@@ -155,25 +155,23 @@ def measure_network(
 
 
 def summarise(networks: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per network, group and epoch: `n`, `mean`, `sd`, interval of R, `clean`, and printed numbers.
+    """Return one row per network, group and epoch: `n`, `mean`, `sd`, interval of R, `clean`, and the paper's numbers.
 
-    `p_printed` is the p-value of Welch's test of the difference from the printed mean.
+    `p_published` is the p-value of Welch's test of the difference from the published mean.
     """
-    printed = {(row["network"], row["group"], row["epoch"]): row for row in printed_tables().to_dict("records")}
+    published = {(row["network"], row["group"], row["epoch"]): row for row in published_tables().to_dict("records")}
     rows = []
     for key, group in networks.groupby(["network", "group", "epoch"], sort=False):
         r = group["r"].dropna().to_numpy()
         estimate = mean_estimate(r)
         sd = float(r.std(ddof=1)) if len(r) > 1 else math.nan
-        printed_cell = printed.get(cast("tuple[Any, Any, Any]", key), {"mean": math.nan, "sd": math.nan, "n": 20})
-        test = ttest_ind_from_stats(
-            estimate.value, sd, len(r), printed_cell["mean"], printed_cell["sd"], printed_cell["n"], equal_var=False
-        )
+        paper = published.get(cast("tuple[Any, Any, Any]", key), {"mean": math.nan, "sd": math.nan, "n": 20})
+        test = ttest_ind_from_stats(estimate.value, sd, len(r), paper["mean"], paper["sd"], paper["n"], equal_var=False)
         rows.append(
             dict(zip(("network", "group", "epoch"), key, strict=True))
             | {"n": len(r), "mean": estimate.value, "sd": sd, "low": estimate.low, "high": estimate.high}
-            | {"clean": group["clean"].mean(), "printed_mean": printed_cell["mean"], "printed_sd": printed_cell["sd"]}
-            | {"difference": estimate.value - printed_cell["mean"], "p_printed": float(test.pvalue)}
+            | {"clean": group["clean"].mean(), "published_mean": paper["mean"], "published_sd": paper["sd"]}
+            | {"difference": estimate.value - paper["mean"], "p_published": float(test.pvalue)}
         )
     return pd.DataFrame(rows)
 
@@ -181,19 +179,19 @@ def summarise(networks: pd.DataFrame) -> pd.DataFrame:
 # --- Comparisons of groups
 
 
-def printed_tables() -> pd.DataFrame:
+def published_tables() -> pd.DataFrame:
     """Return tables 1 to 18.
 
     Returns:
-        One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not printed), `n` networks,
-        `marks` (letters of markers) and `certain` (whether the epoch of the number is certain).
+        One row per entry: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if unpublished), `n` (number
+        of networks), `marks` (letters of significance markers) and `certain` (whether the entry's epoch is certain).
     """
     rows = [
-        {"table": part["table"], "network": part["network"], "group": part["group"], "n": PUBLISHED["models"]}
-        | {"certain": True}
-        | cell
-        for part in PUBLISHED["tables"]
-        for cell in part["cells"]
+        {name: paper_table[name] for name in ("table", "network", "group")}
+        | {"n": PUBLISHED["models"], "certain": True}
+        | entry
+        for paper_table in PUBLISHED["tables"]
+        for entry in paper_table["cells"]
     ]
     return pd.DataFrame(rows).astype({"mean": float, "sd": float})
 
@@ -206,11 +204,11 @@ def compare(summaries: pd.DataFrame) -> pd.DataFrame:
         means, the `difference` with its 95% interval `low` to `high`, `p` and `p_holm` (over all rows; a row without
         numbers counts as p = 1), and `higher` and `higher_holm`: the side with the significantly higher mean, or "".
     """
-    cells = {(row["network"], row["group"], row["epoch"]): row for row in summaries.to_dict("records")}
+    entries = {(row["network"], row["group"], row["epoch"]): row for row in summaries.to_dict("records")}
     rows = []
     for comparison in COMPARISONS:
-        for (network, group, epoch), first in cells.items():
-            other = cells.get((network, comparison.second, epoch))
+        for (network, group, epoch), first in entries.items():
+            other = entries.get((network, comparison.second, epoch))
             if group != comparison.first or other is None:
                 continue
             pair = first, other
@@ -231,92 +229,93 @@ def compare(summaries: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def printed_comparisons() -> pd.DataFrame:
-    """Recompute the printed decisions from the printed means and standard deviations of 20 networks per group.
+def published_comparisons() -> pd.DataFrame:
+    """Recompute the paper's decisions from its means and standard deviations of 20 networks per group.
 
     Returns:
-        The rows of `compare` for the printed tables, with the columns `certain` (whether both epochs are certain),
-        `printed` (the side with the marker, or ""), `marked` (the side that should have it) and `agrees`.
+        The rows of `compare` for the paper's tables, with the columns `certain` (whether both epochs are certain),
+        `published_marker` (the side with the paper's significance marker, or ""), `recomputed_marker` (the side that
+        should have it) and `agrees` (whether they are equal).
     """
-    tables = printed_tables()
-    cells = {(row["network"], row["group"], row["epoch"]): row for row in tables.to_dict("records")}
+    tables = published_tables()
+    entries = {(row["network"], row["group"], row["epoch"]): row for row in tables.to_dict("records")}
     comparisons = {(comparison.first, comparison.second): comparison for comparison in COMPARISONS}
     frame = compare(tables)
-    printed, marked, certain = [], [], []
+    published_markers, recomputed_markers, certain = [], [], []
     for row in frame.to_dict("records"):
         comparison = comparisons[row["first"], row["second"]]
-        first, second = (cells[row["network"], row[side], row["epoch"]] for side in ("first", "second"))
-        on_second = "second" if comparison.is_two_sided and comparison.marker in second["marks"] else ""
-        printed.append("first" if comparison.marker in first["marks"] else on_second)
-        marked.append(row["higher"] if comparison.is_two_sided or row["higher"] == "first" else "")
+        first, second = (entries[row["network"], row[side], row["epoch"]] for side in ("first", "second"))
+        second_marker = "second" if comparison.is_two_sided and comparison.marker in second["marks"] else ""
+        published_markers.append("first" if comparison.marker in first["marks"] else second_marker)
+        recomputed_markers.append(row["higher"] if comparison.is_two_sided or row["higher"] == "first" else "")
         certain.append(bool(first["certain"] and second["certain"]))
-    frame = frame.assign(certain=certain, printed=printed, marked=marked)
-    return frame.assign(agrees=frame["printed"] == frame["marked"])
+    frame = frame.assign(certain=certain, published_marker=published_markers, recomputed_marker=recomputed_markers)
+    return frame.assign(agrees=frame["published_marker"] == frame["recomputed_marker"])
 
 
 # --- Claims
 
 
 def test_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
-    """Test each printed claim at the epochs at which the work marks a difference as significant."""
-    printed = printed_comparisons().to_dict("records")
-    cells = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
+    """Test each claim of the paper at the epochs at which the paper marks a difference as significant."""
+    decisions = published_comparisons().to_dict("records")
+    entries = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     for comparison in COMPARISONS:
         for network in summaries["network"].unique():
             epochs = [
-                (row["epoch"], row["printed"])
-                for row in printed
+                (row["epoch"], row["published_marker"])
+                for row in decisions
                 if (row["first"], row["second"], row["network"]) == (comparison.first, comparison.second, network)
-                and {(network, row["first"], row["epoch"]), (network, row["second"], row["epoch"])} <= {*cells.index}
-                and row["printed"]
+                and {(network, row["first"], row["epoch"]), (network, row["second"], row["epoch"])} <= {*entries.index}
+                and row["published_marker"]
             ]
             if not epochs:
                 continue
             estimates = []
             for epoch, side in epochs:
                 groups = [comparison.first, comparison.second][:: 1 if side == "first" else -1]
-                pair = cells.loc[[(network, group, epoch) for group in groups]]
-                estimates.append(welch_estimate(pair["mean"], pair["sd"], pair["n"], parts=len(epochs)))
-            epochs_by_side: dict[str, list[str]] = {}
+                pair = entries.loc[[(network, group, epoch) for group in groups]]
+                estimates.append(welch_estimate(pair["mean"], pair["sd"], pair["n"], n_comparisons=len(epochs)))
+            epochs_by_group: dict[str, list[str]] = {}
             for epoch, side in epochs:
                 group = comparison.first if side == "first" else comparison.second
-                epochs_by_side.setdefault(GROUPS[group].label, []).append(str(epoch))
+                epochs_by_group.setdefault(GROUPS[group].label, []).append(str(epoch))
             verdict = judge(estimates)
             yield Claim(
                 f"{comparison.label}, {network}",
                 "Tables 1 to 18",
-                "; ".join(f"R of {side} is higher: epochs {', '.join(at)}" for side, at in epochs_by_side.items()),
+                "; ".join(f"R of {name} is higher: epochs {', '.join(at)}" for name, at in epochs_by_group.items()),
                 "; ".join(
                     f"{estimate} at epoch {epoch}" for (epoch, _), estimate in zip(epochs, estimates, strict=True)
                 ),
-                f"{int(cells['n'].min())} seeds, {N_IMAGES:,} images",
+                f"{int(entries['n'].min())} seeds, {N_IMAGES:,} images",
                 verdict,
-                describe_units(estimates, "seeds") if verdict == UNDECIDED else "",
+                sample_needed(estimates, "seeds") if verdict == UNDECIDED else "",
             )
     yield from control_claims(summaries)
 
 
 def control_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
-    """Compare MNIST at 28×28×1 and at 32×32×3 (section 3.2, which has no numbers)."""
-    cells = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
-    epochs = [epoch for network, group, epoch in cells.index if (network, group) == ("LeNet", "mnist_28")]
+    """Test the claims that compare MNIST at 28×28×1 and at 32×32×3 (section 3.2, which has no numbers)."""
+    entries = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
+    epochs = [epoch for network, group, epoch in entries.index if (network, group) == ("LeNet", "mnist_28")]
     if not epochs:
         return
     groups = ["mnist_28", "mnist", "cifar10"]
-    rows = [cells.loc[[("LeNet", group, epoch) for group in groups]] for epoch in epochs]
+    rows = [entries.loc[[("LeNet", group, epoch) for group in groups]] for epoch in epochs]
 
     def contrasts(weights: Sequence[float]) -> list[Estimate]:
         return [welch_estimate(row["mean"], row["sd"], row["n"], weights, len(epochs)) for row in rows]
 
     differences, margins = contrasts((1, -1, 0)), contrasts((-1, 2, -1))
-    data = f"LeNet, {int(cells['n'].min())} seeds, {N_IMAGES:,} images"
+    data = f"LeNet, {int(entries['n'].min())} seeds, {N_IMAGES:,} images"
     ours = "; ".join(f"{estimate} at epoch {epoch}" for epoch, estimate in zip(epochs, differences, strict=True))
     for claim, estimates in (
         ("R is slightly higher on the original MNIST images (28×28×1) than on the scaled ones (32×32×3).", differences),
         ("This difference is small in comparison to the other differences (here: MNIST minus CIFAR-10).", margins),
     ):
         verdict = judge(estimates)
-        needs = describe_units(estimates, "seeds") if verdict == UNDECIDED else ""
+        needs = sample_needed(estimates, "seeds") if verdict == UNDECIDED else ""
         yield Claim(claim, "Section 3.2", "no numbers", ours, data, verdict, needs)
 
 
@@ -333,7 +332,7 @@ def comparisons_table(frame: pd.DataFrame) -> str:
             *(number(row[name], 4) for name in ("mean_first", "mean_second")),
             f"{number(row['difference'], 4, signed=True)} [{number(row['low'], 4)}, {number(row['high'], 4)}]",
             *(p_value(row[name]) for name in ("p", "p_holm")),
-            *(labels[row[name]] for name in ("higher", "printed")),
+            *(labels[row[name]] for name in ("higher", "published_marker")),
         ]
         for row in frame.to_dict("records")
     ]
@@ -341,19 +340,19 @@ def comparisons_table(frame: pd.DataFrame) -> str:
     return table([*columns, "significantly higher R: recomputed", "in the paper"], rows, text_columns=2)
 
 
-def published_part(frame: pd.DataFrame) -> str:
-    """Return the sentences and tables on the printed decisions."""
+def published_decisions(frame: pd.DataFrame) -> str:
+    """Return the sentences and tables on the paper's decisions."""
     certain = frame[frame["certain"]]
-    marked = frame[(frame["printed"] != "") & frame["p"].notna()]
-    kept = marked[marked["printed"] == marked["higher_holm"]]
+    significant = frame[(frame["published_marker"] != "") & frame["p"].notna()]
+    still_significant = significant[significant["published_marker"] == significant["higher_holm"]]
     borderline = frame[frame["p"].between(0.01, 0.09)].sort_values("p", kind="stable")
     return (
         f"Of {len(certain)} published decisions whose epochs are known, {int(certain['agrees'].sum())} follow from the "
-        f"published means and standard deviations. Of {len(marked)} significant differences whose means the paper "
-        f"states, {len(kept)} remain significant after Holm's correction for all {len(frame)} comparisons. "
-        "This decision cannot be reproduced:\n\n"
+        f"published means and standard deviations. Of {len(significant)} significant differences whose means the "
+        f"paper states, {len(still_significant)} remain significant after Holm's correction for all {len(frame)} "
+        "comparisons. This decision cannot be reproduced:\n\n"
         f"{comparisons_table(certain[~certain['agrees']])}\n"
-        "Borderline cases, with p between 0.01 and 0.09 (rounding of the printed numbers might change a decision):\n\n"
+        "Borderline cases, with p between 0.01 and 0.09 (rounding in the paper might change a decision):\n\n"
         f"{comparisons_table(borderline)}"
     )
 
@@ -365,28 +364,28 @@ def robustness_table(summaries: pd.DataFrame) -> str:
             str(row["epoch"]),
             *(number(row[name]) for name in ("clean", "mean", "sd")),
             f"[{number(row['low'])}, {number(row['high'])}]",
-            *(number(row[name]) for name in ("printed_mean", "printed_sd")),
-            p_value(row["p_printed"]),
+            *(number(row[name]) for name in ("published_mean", "published_sd")),
+            p_value(row["p_published"]),
         ]
         for row in summaries.to_dict("records")
     ]
-    columns = ["network, group", "epoch", "clean accuracy", "R", "SD", "95% interval", "printed R", "printed SD", "p"]
+    columns = ["network, group", "epoch", "clean accuracy", "R", "SD", "95% interval", "R (paper)", "SD (paper)", "p"]
     return table(columns, rows)
 
 
 def describe_agreement(summaries: pd.DataFrame) -> str:
-    """Return a sentence that counts the means of R that differ significantly from the printed ones."""
-    p = summaries["p_printed"].dropna()
+    """Return a sentence that counts the means of R that differ significantly from the published ones."""
+    p = summaries["p_published"].dropna()
     differing = summaries.loc[p.index[holm_adjust(p) < LEVEL]]
     names = ", ".join(f"{GROUPS[row['group']].label} at epoch {row['epoch']}" for row in differing.to_dict("records"))
     sentence = (
-        f"Significant differences from the {len(p)} printed means of R, after Holm's correction: {len(differing)}"
+        f"Significant differences from the {len(p)} published means of R, after Holm's correction: {len(differing)}"
     )
     return f"{sentence}{f' ({names})' if names else ''}."
 
 
 def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, summaries: pd.DataFrame) -> None:
-    """Draw R by epoch, the accuracy curves (figures 4 to 7) and the areas of figure 1."""
+    """Draw R by epoch, the accuracy curves (figures 4 to 7) and the areas under them (figure 1)."""
     labels = {name: group.label for name, group in GROUPS.items()}
     chance = {name: 1 / group.classes for name, group in GROUPS.items()}
     frame = summaries.assign(
@@ -400,7 +399,7 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
         colour="group",
         panel="network",
         band=("low", "high"),
-        printed="printed_mean",
+        published="published_mean",
     )
     for figure, groups in (
         ("4-and-6", ("mnist", "cifar10", "fusion_digit", "fusion_object")),
@@ -408,7 +407,7 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
     ):
         chosen = curves[curves["group"].isin(groups)]
         clean = chosen.groupby(["network", "group", "epoch"])["accuracy"].transform("first")
-        parts = [
+        panels = [
             chosen.assign(
                 panel=[f"{row.network}, epoch {row.epoch}, {kind}" for row in chosen.itertuples()],
                 y=chosen[column],
@@ -418,7 +417,7 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
             )
             for kind, column in (("normalised", "normalised"), ("unnormalised", "accuracy"))
         ]
-        frame = pd.concat(parts).rename(columns={"y": "accuracy under FGSM", "accuracy": "mean"})
+        frame = pd.concat(panels).rename(columns={"y": "accuracy under FGSM", "accuracy": "mean"})
         frame = frame.assign(group=frame["group"].map(labels), epsilon=frame["strength"] / 255)
         draw_lines(
             frame,
@@ -449,10 +448,10 @@ def main() -> None:
             write_table(tables / f"{name}.csv", frame)
     networks, curves = (pd.read_csv(tables / f"{name}.csv") for name in ("networks", "curves"))
     summaries = summarise(networks)
-    published = printed_comparisons()
+    published = published_comparisons()
     ours = compare(summaries)
     keys = ["first", "second", "network", "epoch"]
-    ours = ours.merge(published[[*keys, "printed"]], on=keys, how="left").fillna({"printed": ""})
+    ours = ours.merge(published[[*keys, "published_marker"]], on=keys, how="left").fillna({"published_marker": ""})
     claims = [*test_claims(summaries)]
     for name, frame in (("claims", pd.DataFrame(claims)), ("comparisons", ours), ("robustness", summaries)):
         write_table(tables / f"{name}.csv", frame)
@@ -462,7 +461,7 @@ def main() -> None:
         arguments.folder / "README.md",
         {
             "claims": claims_table(claims),
-            "published": published_part(published),
+            "published": published_decisions(published),
             "robustness": f"{agreement}\n\n{robustness_table(summaries)}",
         },
     )

@@ -1,4 +1,4 @@
-"""Blends the test images of MNIST and CIFAR-10, labelled with the digit and with the object.
+"""Blend the test images of MNIST and CIFAR-10; write the blends once with digit labels and once with object labels.
 
 python -m jobs.papers.image_distribution.fuse DATA OUT
 

@@ -1,4 +1,4 @@
-"""Draws images of the work: sample blends (figure 3), and attacked images with perturbations (figures 8 and 9).
+"""Draw the paper's images: sample blends (figure 3), and attacked images with perturbations (figures 8 and 9).
 
     python -m jobs.papers.image_distribution.pictures blends DATA RUNS OUT.png
     python -m jobs.papers.image_distribution.pictures attacked DATA RUNS OUT.png
@@ -37,17 +37,17 @@ def save_grid(rows: Sequence[Sequence[Picture]], path: Path) -> None:
     Image.fromarray(pixels).save(path)
 
 
-def blends(data: Path, runs: Path) -> list[list[Picture]]:
+def make_blend_rows(data: Path, runs: Path) -> list[list[Picture]]:
     """Return the first digits, the objects with which they are blended, and the blends."""
     sources = [load_images(name, path=data / name).images for name in ("mnist", "cifar10")]
-    blended = ArrayFolder(runs / "fusion-digit/test")
-    rows = [blended.read(name)[:N_BLENDS] for name in ("first_rows", "second_rows")]
-    parts = [source[indices] for source, indices in zip(sources, rows, strict=True)]
-    parts.append(blended.read("images")[:N_BLENDS])
-    return [[image.astype(np.float32) / 255 for image in part] for part in parts]
+    blends = ArrayFolder(runs / "fusion-digit/test")
+    indices = [blends.read(name)[:N_BLENDS] for name in ("first_rows", "second_rows")]
+    grid = [source[source_indices] for source, source_indices in zip(sources, indices, strict=True)]
+    grid.append(blends.read("images")[:N_BLENDS])
+    return [[image.astype(np.float32) / 255 for image in row] for row in grid]
 
 
-def attacked(data: Path, runs: Path, store: Path | None = None) -> list[list[Picture]]:
+def make_attack_rows(data: Path, runs: Path, store: Path | None = None) -> list[list[Picture]]:
     """Return the first image of MNIST and of CIFAR-10 under FGSM at each epsilon, and the perturbations on grey."""
     grid = []
     for name in ("mnist", "cifar10"):
@@ -63,4 +63,4 @@ def attacked(data: Path, runs: Path, store: Path | None = None) -> list[list[Pic
 
 if __name__ == "__main__":
     figure, data_path, runs_path, out = sys.argv[1], *map(Path, sys.argv[2:])
-    save_grid({"blends": blends, "attacked": attacked}[figure](data_path, runs_path), out)
+    save_grid({"blends": make_blend_rows, "attacked": make_attack_rows}[figure](data_path, runs_path), out)

@@ -2,7 +2,7 @@
 # Trains networks on MNIST, CIFAR-10 and their blends, attacks them with FGSM, and writes the page. An interrupted call
 # resumes: each command skips what is finished.
 #   sh jobs/papers/image_distribution/run.sh lenet   LeNet, five seeds, 50 epochs: about four hours on one core
-#   sh jobs/papers/image_distribution/run.sh full    the paper's size: 506 GPU-hours by `robust201 plan`
+#   sh jobs/papers/image_distribution/run.sh full    the paper's size: an estimated 506 GPU-hours (`robust201 plan`)
 # ROBUST201_DATA names a folder with mnist/ and cifar10/ (robust201 fetch).
 set -eu
 size=$1

@@ -43,8 +43,8 @@ def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
     for name, spectrum_by_centring in spectra.items():
         for is_centred, spectrum in spectrum_by_centring.items():
             columns = (spectrum.effective_rank, spectrum.rank_of_energy(ENERGY), spectrum.energy[:, 0])
-            cells = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
-            print(f"| {name} | {len(spectrum.energy):,} | {PIXEL_LABELS[is_centred]} | {' | '.join(cells)} |")
+            entries = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
+            print(f"| {name} | {len(spectrum.energy):,} | {PIXEL_LABELS[is_centred]} | {' | '.join(entries)} |")
 
 
 def main() -> None:

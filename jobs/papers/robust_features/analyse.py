@@ -1,10 +1,10 @@
-"""Numbers, claims and figures of the three questions on robust features, and the generated parts of README.md.
+"""Numbers, claims and figures of the three questions on robust features, and the generated sections of README.md.
 
     python -m jobs.papers.robust_features.analyse EXPORT [EXPORT …]   # new tables, then page and figures
     python -m jobs.papers.robust_features.analyse                     # page and figures from tables/
 
-`--folder` writes elsewhere. Networks are recognised by architecture and recipe (see the YAMLs). Accuracies are
-fractions. The paper's numbers (`printed`), which published.json has as percentages, come from single runs.
+`--folder` writes the output elsewhere. Networks are recognised by architecture and recipe (see the YAMLs). Accuracies
+are fractions. The paper's numbers (`published`), which published.json has as percentages, come from single runs.
 
 Source: Wang and Horne, "Understanding (Non-)Robust Feature Disentanglement and the Relationship Between Low- and
 High-Dimensional Adversarial Attacks" (ETH Zurich, 2020), figures 1 to 3, tables 1 to 4.
@@ -26,7 +26,7 @@ from scipy.stats import kendalltau
 from jobs.papers.figures import draw_lines
 from jobs.papers.networks import RunWeights, read_accuracies, read_outcomes, read_trained
 from jobs.papers.page import claims_table, fill, number, table, write_table
-from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, describe_units, judge, mean_estimate, normal_estimate
+from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, judge, mean_estimate, normal_estimate, sample_needed
 
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text())
@@ -44,8 +44,8 @@ NETWORKS = {
     "ptn-resnet": "PTN-ResNet",
 }
 
-SPATIAL = ("rot30", "grid135", "grid775")
-PRINTED_ITERATIONS = PUBLISHED["dynamics"]["iterations"]
+SPATIAL_ATTACKS = ("rot30", "grid135", "grid775")
+PUBLISHED_ITERATIONS = PUBLISHED["dynamics"]["iterations"]
 ITERATIONS_PER_EPOCH = 782
 
 
@@ -83,8 +83,8 @@ def measure_dynamics(networks: Sequence[RunWeights]) -> pd.DataFrame:
         for key, strength in keys:
             name = key if strength == 0 else f"{key}:{strength:g}"
             for architecture, correct in read_outcomes(network, DATASET, key, strength).items():
-                before = clean[architecture]
-                value = before.mean() if key == "clean" else (before & ~correct).sum() / before.sum()
+                is_fooled = ~correct[clean[architecture]]
+                value = correct.mean() if key == "clean" else is_fooled.mean()
                 curve = name if key == "clean" else f"asr {name}"
                 rows.append((RUNS[network.recipe], curve, iteration, float(value)))
     frame = pd.DataFrame(rows, columns=["run", "curve", "iteration", "value"])
@@ -140,14 +140,14 @@ def measure_equivariance(networks: Sequence[RunWeights], seed: int = 0) -> pd.Da
 
 
 def trends(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per curve: first, last, lowest and highest mean, and tau with its interval, ours and printed."""
+    """Return one row per curve: first, last, lowest and highest mean, and tau with its interval, ours and published."""
     rows = []
     for (run, curve), ours in curves.groupby(["run", "curve"], sort=False):
-        printed = PUBLISHED["dynamics"]["runs"].get(run, {}).get(curve, [])
+        published = PUBLISHED["dynamics"]["runs"].get(run, {}).get(curve, [])
         row: dict[str, Any] = {"run": run, "curve": curve}
         for prefix, x, y in (
             ("", ours["iteration"], ours["mean"].to_numpy()),
-            ("printed_", PRINTED_ITERATIONS, np.array(printed) / 100),
+            ("published_", PUBLISHED_ITERATIONS, np.array(published) / 100),
         ):
             known = len(y) > 0
             tau = tau_estimate(x, y) if known else Estimate(math.nan, math.nan, math.nan, 0)
@@ -158,25 +158,25 @@ def trends(curves: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tau_estimate(x: ArrayLike, y: ArrayLike, parts: int = 1) -> Estimate:
-    """Return Kendall's tau with an interval from the standard error of independent rankings (`parts`: Bonferroni)."""
+def tau_estimate(x: ArrayLike, y: ArrayLike, n_comparisons: int = 1) -> Estimate:
+    """Return Kendall's tau with an interval from the standard error of independent rankings."""
     values = np.asarray(y, np.float64)
     n = len(values)
     error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
-    return normal_estimate(float(kendalltau(np.asarray(x, np.float64), values).statistic), error, n, parts)
+    return normal_estimate(float(kendalltau(np.asarray(x, np.float64), values).statistic), error, n, n_comparisons)
 
 
 def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
     groups = dict([*curves.groupby(["run", "curve"], sort=False)])
     attacks = [curve for run, curve in groups if run == "std" and curve in PUBLISHED["dynamics"]["runs"]["std"]]
     linf = [curve for curve in attacks if "pgd_linf7" in curve]
-    spatial = [f"asr {key}" for key in SPATIAL if ("std", f"asr {key}") in groups]
+    spatial = [f"asr {key}" for key in SPATIAL_ATTACKS if ("std", f"asr {key}") in groups]
     first_curve = next(iter(groups.values()))
     data = f"{int(first_curve['n'].min())} training run(s), {len(first_curve)} snapshots"
 
     def taus(run: str, names: Sequence[str], sign: int) -> list[Estimate]:
-        parts = [groups[run, name] for name in names if (run, name) in groups]
-        return [tau_estimate(rows["iteration"], sign * rows["mean"].to_numpy(), len(parts)) for rows in parts]
+        frames = [groups[run, name] for name in names if (run, name) in groups]
+        return [tau_estimate(rows["iteration"], sign * rows["mean"].to_numpy(), len(frames)) for rows in frames]
 
     def describe(run: str, names: Sequence[str], estimates: Sequence[Estimate], sign: int) -> str:
         texts = [
@@ -187,8 +187,8 @@ def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
             f"tau: {', '.join(texts)}; success {100 * min(map(min, values)):.0f} to {100 * max(map(max, values)):.0f}%"
         )
 
-    printed_taus = {
-        run: {curve: tau_estimate(PRINTED_ITERATIONS, values).value for curve, values in by_curve.items()}
+    paper_taus = {
+        run: {curve: tau_estimate(PUBLISHED_ITERATIONS, values).value for curve, values in by_curve.items()}
         for run, by_curve in PUBLISHED["dynamics"]["runs"].items()
     }
     for run, names, sign, claim in (
@@ -197,9 +197,9 @@ def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
     ):
         estimates = taus(run, names, sign)
         verdict = judge(estimates)
-        printed = "tau: " + ", ".join(f"{name.removeprefix('asr ')} {printed_taus[run][name]:+.2f}" for name in names)
-        needs = describe_units(estimates, "snapshots") if verdict == UNDECIDED else ""
-        yield Claim(claim, "Figures 1, 2", printed, describe(run, names, estimates, sign), data, verdict, needs)
+        published = "tau: " + ", ".join(f"{name.removeprefix('asr ')} {paper_taus[run][name]:+.2f}" for name in names)
+        needs = sample_needed(estimates, "snapshots") if verdict == UNDECIDED else ""
+        yield Claim(claim, "Figures 1, 2", published, describe(run, names, estimates, sign), data, verdict, needs)
     estimates = taus("std", spatial, 1)
     widest = max(max(abs(tau.low), abs(tau.high)) for tau in estimates)
     yield Claim(
@@ -231,9 +231,9 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
         known = row["high"] - row["low"] > 1e-9
         bounds = sorted((sign * row["low"], sign * row["high"])) if known else [-math.inf, math.inf]
         slope = Estimate(sign * row["slope"], bounds[0], bounds[1], int(row["n"]))
-        printed = PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"])
-        printed_slope = (
-            100 * np.polyfit(PUBLISHED["mixing"]["alphas"], np.array(printed) / 100, 1)[0] if printed else math.nan
+        published = PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"])
+        published_slope = (
+            100 * np.polyfit(PUBLISHED["mixing"]["alphas"], np.array(published) / 100, 1)[0] if published else math.nan
         )
         verdict = judge([slope])
         interval = f"[{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]" if known else "[equal for all seeds]"
@@ -241,11 +241,11 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
             f"{row['network']}, {row['curve']}: accuracy {'falls' if is_clean else 'rises'} with the fraction of "
             "robust images.",
             "Figure 3",
-            f"slope {printed_slope:+.1f} points" if printed else "not measured for this network",
+            f"slope {published_slope:+.1f} points" if published else "not measured for this network",
             f"slope {100 * row['slope']:+.1f} points {interval}",
             f"{int(row['n'])} seeds, 200 images",
             verdict,
-            (describe_units([slope], "seeds") if known else "more seeds") if verdict == UNDECIDED else "",
+            (sample_needed([slope], "seeds") if known else "more seeds") if verdict == UNDECIDED else "",
         )
     yield Claim(
         "A tenth of natural images, instead of none, raises clean accuracy by about four points.",
@@ -258,20 +258,20 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
     )
 
 
-def select(candidates: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
-    """Return the candidate with the highest value of `by` (the first if tied) per attack, setting and `column`."""
-    best = candidates.loc[candidates.groupby(["attack", "setting", column], sort=False)[by].idxmax()]
+def select(candidates: pd.DataFrame, column: str, criterion: str) -> pd.DataFrame:
+    """Return the candidate with the highest `criterion` (the first if tied) per attack, setting and `column`."""
+    best = candidates.loc[candidates.groupby(["attack", "setting", column], sort=False)[criterion].idxmax()]
     return best.set_index(["attack", "setting", column])
 
 
-def best_by_network(candidates: pd.DataFrame, by: str) -> pd.DataFrame:
+def best_by_network(candidates: pd.DataFrame, criterion: str) -> pd.DataFrame:
     """Return the best candidate of each network in table 1, where an equivariant network has several depths."""
     families = candidates["architecture"].str.replace(r"^(STN|PTN).*|^(G-ResNet)-\d+$", r"\1\2", regex=True)
-    return select(candidates.assign(network=families), "network", by)
+    return select(candidates.assign(network=families), "network", criterion)
 
 
 def claims_on_equivariance(candidates: pd.DataFrame) -> Iterator[Claim]:
-    """Compare settings and networks, by accuracies averaged over attacks; the units are pairs of trained networks."""
+    """Compare settings and networks, by accuracies averaged over attacks; the samples are pairs of trained networks."""
     best = best_by_network(candidates, "mean")["mean"].unstack("attack")
     attacks = [attack for attack in best.columns if attack != "clean"]
     networks = [*dict.fromkeys(best.index.get_level_values("network"))]
@@ -302,18 +302,18 @@ def claims_on_equivariance(candidates: pd.DataFrame) -> Iterator[Claim]:
             attacks,
         ),
     )
-    for claim, printed, pairs, columns in comparisons:
+    for claim, published, pairs, columns in comparisons:
         differences = np.array([best.loc[high, columns] - best.loc[low, columns] for high, low in pairs], np.float64)
         estimate = mean_estimate(differences.mean(axis=1))
         verdict = judge([estimate])
         yield Claim(
             claim,
             "Table 1",
-            printed,
+            published,
             f"mean difference {estimate}; {(differences > 0).sum()} of {differences.size} comparisons agree",
             f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds, 100 images",
             verdict,
-            describe_units([estimate], "pairs of networks") if verdict == UNDECIDED else "",
+            sample_needed([estimate], "pairs of networks") if verdict == UNDECIDED else "",
         )
 
 
@@ -327,13 +327,13 @@ def percent(value: float, *, signed: bool = False) -> str:
 def trends_table(frame: pd.DataFrame) -> str:
     rows = []
     for row in frame.to_dict("records"):
-        cells = [
-            f"{percent(row[name])} / {percent(row[f'printed_{name}'])}"
+        entries = [
+            f"{percent(row[name])} / {percent(row[f'published_{name}'])}"
             for name in ("first", "last", "lowest", "highest")
         ]
         tau = f"{number(row['tau'], 2, signed=True)} [{number(row['tau_low'], 2)}, {number(row['tau_high'], 2)}]"
-        rows.append([f"{row['run']}, {row['curve']}", *cells, tau, number(row["printed_tau"], 2, signed=True)])
-    return table(["run, curve", "first", "last", "lowest", "highest", "tau", "printed tau"], rows)
+        rows.append([f"{row['run']}, {row['curve']}", *entries, tau, number(row["published_tau"], 2, signed=True)])
+    return table(["run, curve", "first", "last", "lowest", "highest", "tau", "published tau"], rows)
 
 
 def mixing_table(curves: pd.DataFrame) -> str:
@@ -346,25 +346,25 @@ def mixing_table(curves: pd.DataFrame) -> str:
 
 
 def equivariance_table(candidates: pd.DataFrame) -> str:
-    """Return table 1 in its printed layout: ours / printed, for the candidate that is best on the test images."""
+    """Return table 1 in the paper's layout: ours / published, for the candidate that is best on the test images."""
     best = best_by_network(candidates, "mean")["mean"]
     attacks, settings, networks = ([*dict.fromkeys(best.index.get_level_values(level))] for level in range(3))
-    printed = PUBLISHED["equivariance"]
+    published = PUBLISHED["equivariance"]
     rows = []
     for attack in attacks:
-        cells = []
+        entries = []
         for network in networks:
             for setting in settings:
-                values = printed["best"].get(network, {}).get(attack)
-                printed_text = "–" if values is None else f"{values[printed['settings'].index(setting)]:.1f}"
-                cells.append(f"{percent(best[attack, setting, network])} / {printed_text}")
-        rows.append([attack, *cells])
+                values = published["best"].get(network, {}).get(attack)
+                published_text = "–" if values is None else f"{values[published['settings'].index(setting)]:.1f}"
+                entries.append(f"{percent(best[attack, setting, network])} / {published_text}")
+        rows.append([attack, *entries])
     return table(["attack", *(f"{network} {setting}" for network in networks for setting in settings)], rows)
 
 
 def effect_of_selection(candidates: pd.DataFrame) -> str:
     """Return a sentence on how much selection on the test images overestimates accuracy."""
-    by_test, by_validation = (best_by_network(candidates, by)["mean"] for by in ("mean", "validation"))
+    by_test, by_validation = (best_by_network(candidates, criterion)["mean"] for criterion in ("mean", "validation"))
     n_candidates = candidates.groupby(["attack", "setting", "architecture"]).size().max()
     if n_candidates == 1 and (by_test == by_validation).all():
         return "Each network has one candidate here, so nothing was selected."
@@ -378,13 +378,13 @@ def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, can
     longest = dynamics.groupby("run")["iteration"].transform("max")
     fraction = dynamics["iteration"] / longest
     curves = dynamics.assign(**{"fraction of training": fraction, "percent": 100 * dynamics["mean"]})
-    printed = [
+    published_curves = [
         PUBLISHED["dynamics"]["runs"].get(row["run"], {}).get(row["curve"], {}) for row in curves.to_dict("records")
     ]
-    positions = [round(value * PRINTED_ITERATIONS[-1]) for value in fraction]
-    curves["printed"] = [
-        values[PRINTED_ITERATIONS.index(position)] if values and position in PRINTED_ITERATIONS else math.nan
-        for values, position in zip(printed, positions, strict=True)
+    positions = [round(value * PUBLISHED_ITERATIONS[-1]) for value in fraction]
+    curves["published"] = [
+        values[PUBLISHED_ITERATIONS.index(position)] if values and position in PUBLISHED_ITERATIONS else math.nan
+        for values, position in zip(published_curves, positions, strict=True)
     ]
     draw_lines(
         curves,
@@ -393,11 +393,11 @@ def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, can
         y="percent",
         colour="run",
         panel="curve",
-        printed="printed",
+        published="published",
     )
     alphas = PUBLISHED["mixing"]["alphas"]
     frame = mixing.assign(percent=100 * mixing["mean"], low=100 * mixing["min"], high=100 * mixing["max"])
-    frame["printed"] = [
+    frame["published"] = [
         dict(
             zip(alphas, PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"], ()), strict=False)
         ).get(row["alpha"], math.nan)
@@ -411,7 +411,7 @@ def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, can
         colour="network",
         panel="curve",
         band=("low", "high"),
-        printed="printed",
+        published="published",
         columns=4,
     )
     best = best_by_network(candidates, "mean").reset_index()
@@ -419,7 +419,7 @@ def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, can
     best["low"], best["high"] = 100 * best["min"], 100 * best["max"]
     order = PUBLISHED["equivariance"]["settings"]
     published = PUBLISHED["equivariance"]["best"]
-    best["printed"] = [
+    best["published"] = [
         published.get(row["network"], {}).get(row["attack"], [math.nan] * 4)[order.index(row["setting"])]
         for row in best.to_dict("records")
     ]
@@ -431,7 +431,7 @@ def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, can
         colour="network",
         panel="attack",
         band=("low", "high"),
-        printed="printed",
+        published="published",
     )
 
 

@@ -39,7 +39,7 @@ SOURCES = {
         FeatureSettings.of("random-target", steps=50),
     ),
 }
-JUDGE = Path("runs/controls/weights/resnet18.safetensors")
+JUDGE_WEIGHTS = Path("runs/controls/weights/resnet18.safetensors")
 
 
 def import_published(source: Path, out: Path) -> None:
@@ -72,22 +72,22 @@ def judge_labels(folder: Path, images: ImageSet, judge: Classifier) -> tuple[flo
     with torch.no_grad():
         batches = torch.split(torch.from_numpy(np.array(generated)).float() / 255, 500)
         predictions = np.concatenate([judge(batch).argmax(dim=1).numpy() for batch in batches])
-    counted = labels != start_labels
-    return float((predictions == labels)[counted].mean()), float((predictions == start_labels)[counted].mean())
+    is_counted = labels != start_labels
+    return float((predictions == labels)[is_counted].mean()), float((predictions == start_labels)[is_counted].mean())
 
 
-def main(kind: str, source: Path, out: Path) -> None:
-    if kind == "published":
+def main(command: str, source: Path, out: Path) -> None:
+    if command == "published":
         import_published(source, out)
         return
     images = select(load_images("cifar10", path=source, split="train"), count=N_IMAGES, seed=0)
-    if kind == "judge":
+    if command == "judge":
         network = ResNet18()
-        network.load_state_dict(load_file(JUDGE))
+        network.load_state_dict(load_file(JUDGE_WEIGHTS))
         judge = Classifier(network, Normalisation((0, 0, 0), (1, 1, 1)), 10)
         print("fraction classified as the label, and as the starting image's label:", *judge_labels(out, images, judge))
         return
-    store, settings = SOURCES[kind]
+    store, settings = SOURCES[command]
     classifier = load_model(NETWORK, "cifar10", store)
     write_feature_images(out, images, classifier, settings, network={"space": "zoo", "architecture": NETWORK})
 

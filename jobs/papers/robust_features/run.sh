@@ -2,7 +2,7 @@
 # Trains and evaluates the networks of the three questions, and writes the page. An interrupted call resumes: each
 # command skips what is finished.
 #   sh jobs/papers/robust_features/run.sh cifar10   small studies, more than six hours on one core
-#   sh jobs/papers/robust_features/run.sh full      the original's size, about 2,800 GPU-hours by `robust201 plan`
+#   sh jobs/papers/robust_features/run.sh full      the original's size: an estimated 2,800 GPU-hours (`robust201 plan`)
 # ROBUST201_DATA names a folder with cifar10/ and, for `full`, the published robust images in release_datasets/.
 set -eu
 size=$1

@@ -130,7 +130,7 @@ def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray
     (plan, folder), inputs = open_results(config.results), Inputs(config)
     listing = folder.list()
     for key in plan.keys:
-        labels = np.asarray(inputs.images(key.dataset, key.parameters.own_images).labels)
+        labels = np.asarray(inputs.images(key.dataset, key.parameters.image_selection).labels)
         for unit, rows in KeyRows(folder, key, listing):
             for strength, columns in rows.items():
                 evaluation = unit.dataset, unit.architecture, unit.weights, unit.key, strength

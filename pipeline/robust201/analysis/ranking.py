@@ -18,7 +18,7 @@ from robust201.dataset.layout import CLEAN, kind_of
 from robust201.dataset.outcomes import Outcomes, checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
-from robust201.statistics.significance import Ties, image_mean_intervals, mean_ties_with_best, ties_with_best
+from robust201.statistics.significance import Ties, mean_accuracy_intervals, mean_accuracy_ties, ties_with_best
 from robust201.tasks.constraints import LINF
 
 REFERENCE_EPSILON_255 = 1.0
@@ -207,8 +207,8 @@ def _rank_by(results: DatasetResults, name: str) -> pd.DataFrame:
         outcomes = _stored_outcomes(results, evaluations, networks)
         if len(evaluations) > 1 and outcomes is not None:
             n_correct = _count_correct_evaluations(outcomes)
-            ties = mean_ties_with_best(n_correct, len(evaluations), level=LEVEL)
-            low, high = image_mean_intervals(n_correct, len(evaluations))
+            ties = mean_accuracy_ties(n_correct, len(evaluations), level=LEVEL)
+            low, high = mean_accuracy_intervals(n_correct, len(evaluations))
         else:
             packed = None if outcomes is None or len(evaluations) > 1 else outcomes[0].packed
             ties = ties_with_best(accuracies, n_images, outcomes=packed, level=LEVEL)

@@ -96,7 +96,7 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
         parameters = parse_custom_task(key, task_fields)
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
-    if parameters.own_images is not None:
+    if parameters.image_selection is not None:
         raise ConfigError(
             f"Reading parameters failed for {key}: `split`, `images` and `image_seed` select images of a sweep, "
             "but `evaluate` measures all images that it receives. Leave them out, or evaluate the key in a sweep."

@@ -11,7 +11,7 @@ from robust201.networks.watch import Watch, WatchedModel
 
 _POOL_BYTES = {"cpu": 2**26, "gpu": 2**30}
 """Maximum size in bytes of a pool's images in float32, by device type. A pool contains the samples that are attacked
-together, at least a batch. Attacks with `per="sample"` (see `tasks.task.Procedure`) use batches instead of pools."""
+together, at least a batch. Attacks with `Procedure.grouping` "sample" use batches instead of pools."""
 
 _POOL_BATCHES = {"cpu": 128, "gpu": 16}
 """Maximum number of batches in a pool, by device type. This limit applies if batches are small. With sixteen or more
@@ -33,7 +33,7 @@ class BatchedModel:
     Attributes:
         n_classes: number of classes C.
         batch_size: maximum number of samples per batch.
-        pool_size: maximum number of samples that are attacked together, except by attacks with `per="sample"`.
+        pool_size: maximum number of samples that are attacked together, except by attacks with `grouping="sample"`.
     """
 
     def __init__(self, model: Model, n_classes: int, batch_size: int, pool_size: int) -> None:

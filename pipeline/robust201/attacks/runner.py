@@ -37,7 +37,7 @@ def run_attack(
     radii = np.array([radius_of(strength) for strength in request.strengths], np.float64)
     n_images = len(request.images)
     remaining = np.flatnonzero(~request.are_yielded())
-    if task.procedure.attacks == "correct" and request.resumed is None:
+    if task.procedure.images == "correct" and request.resumed is None:
         is_correct = np.tile(_are_correct(model, request), len(radii))
         for group in _split(remaining[~is_correct], model.batch_size):
             samples = _make_samples(request, radii, group, random_numbers)
@@ -87,15 +87,15 @@ def _run_stage(
 
     Returns:
         Images (B, C, H, W), and whether each is misclassified (B,). Samples that resist all runs are returned
-        unchanged. If `procedure.runs` is None: the results of a single run, and None.
+        unchanged. If `procedure.count_runs` is None: the results of a single run, and None.
     """
     attack = task.load("fused")
-    runs = task.procedure.runs
-    if runs is None:
+    count_runs = task.procedure.count_runs
+    if count_runs is None:
         return attack(model, samples, options), None
     images, is_fooled = samples.clean.clone(), torch.zeros_like(samples.labels, dtype=torch.bool)
     remaining = np.arange(len(samples))
-    for run in range(runs(options, model.n_classes)):
+    for run in range(count_runs(options, model.n_classes)):
         if run:
             remaining = remaining[~is_fooled.cpu().numpy()[remaining]]
         if len(remaining) == 0:
@@ -113,11 +113,11 @@ def _groups(
     task: Task, remaining: NDArray[np.int64], n_images: int, n_strengths: int, model: BatchedModel
 ) -> Iterator[NDArray[np.int64]]:
     """Split samples into groups that are attacked together."""
-    if task.procedure.per == "sample":
+    if task.procedure.grouping == "sample":
         yield from _split(remaining, model.batch_size)
         return
     images_per_group = max(1, model.pool_size // n_strengths)
-    if task.procedure.per == "image":
+    if task.procedure.grouping == "image":
         images_per_group = min(images_per_group, model.batch_size)
     by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
     yield from map(np.sort, _split(by_image, images_per_group * n_strengths))

@@ -109,7 +109,7 @@ def _tabulate(status: Status) -> str:
     return text_table([f"Sweep {status.name}", *datasets], rows, n_left=1)
 
 
-def describe_trainings(status: TrainingStatus) -> Description:
+def describe_training_runs(status: TrainingStatus) -> Description:
     """Describe training runs: progress, runs in progress and failures."""
     time_left = "" if status.seconds_left is None else f", about {console.format_duration(status.seconds_left)} left"
     phrases = [

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.console_status import Description, Display, describe_sweep, describe_trainings, show_event
+from robust201.cli.console_status import Description, Display, describe_sweep, describe_training_runs, show_event
 from robust201.cli.options import AsJson, Results, print_json, results_of
 from robust201.core.errors import ConfigError, EvaluationError, InputError, RobustError
 
@@ -53,11 +53,11 @@ def status(
     if log is not None:
         _show_log(results_of(path), log, as_json=as_json)
         return
-    from robust201.run.training_status import has_trainings
+    from robust201.run.training_status import has_training_runs
     from robust201.sweep.loading import is_training_yaml
 
     read, describe = (
-        _trainings_of(path) if is_training_yaml(path) or has_trainings(path) else _sweep_of(results_of(path))
+        _training_runs_of(path) if is_training_yaml(path) or has_training_runs(path) else _sweep_of(results_of(path))
     )
     if watch:
         raise typer.Exit(_watch(read, Display(describe)))
@@ -77,13 +77,13 @@ def _sweep_of(results: Path) -> "tuple[Callable[[], Any], Callable[[Any], Descri
     return lambda: read_status(results), describe_sweep
 
 
-def _trainings_of(path: Path) -> "tuple[Callable[[], Any], Callable[[Any], Description]]":
+def _training_runs_of(path: Path) -> "tuple[Callable[[], Any], Callable[[Any], Description]]":
     """Return functions that read and describe the status of the training runs of a YAML or checkpoint store."""
     from robust201.run.training_status import read_training_status
     from robust201.sweep.loading import load_training
 
     store = load_training(path).store if path.is_file() else path
-    return lambda: read_training_status(store), describe_trainings
+    return lambda: read_training_status(store), describe_training_runs
 
 
 def _watch(read_status: Callable[[], Any], display: Display) -> int:

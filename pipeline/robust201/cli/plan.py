@@ -59,7 +59,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Estimate the size and the hours of a sweep or training YAML."""
-    from robust201.cli.train import plan_trainings
+    from robust201.cli.train import plan_training_runs
     from robust201.core.user_code import hash_files
     from robust201.sweep.config import SweepConfig
 
@@ -71,7 +71,7 @@ def plan(
     if isinstance(config, SweepConfig):
         summary = _plan_sweep(config, filters, save=save, check=check, explain=explain)
     else:
-        summary = plan_trainings(config, filters, check=check)
+        summary = plan_training_runs(config, filters, check=check)
     if as_json:
         print_json(summary)
     else:
@@ -148,7 +148,7 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
 
 
 def _show_plan(summary: Mapping[str, Any]) -> None:
-    """Print the result of `sweep.costs.estimate` or `sweep.training_plan.estimate_trainings`."""
+    """Print the result of `sweep.costs.estimate` or `sweep.training_plan.estimate_training_runs`."""
     counts = [(label, f"{summary[name]:,}") for name, label in _COUNTS.items() if name in summary]
     if summary.get("evaluations_done"):
         counts.append(("evaluations done", f"{summary['evaluations_done']:,}"))

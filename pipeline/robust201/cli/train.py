@@ -8,7 +8,7 @@ from robust201.cli import console, console_run
 if TYPE_CHECKING:
     from robust201.run.work import Tally
     from robust201.sweep.filters import Filters
-    from robust201.sweep.training_config import Training, TrainingConfig
+    from robust201.sweep.training_config import TrainingConfig, TrainingRun
 
 
 def train(config: "TrainingConfig", filters: "Filters") -> "tuple[Tally, int, bool]":
@@ -18,23 +18,23 @@ def train(config: "TrainingConfig", filters: "Filters") -> "tuple[Tally, int, bo
     """
     from robust201.run.driver import run_work
     from robust201.run.snapshots import saved_steps
-    from robust201.run.trainings import prepare_trainings
+    from robust201.run.trainings import prepare_training_runs
     from robust201.run.user_code import load_code
 
     load_code(config)
     steps_before = saved_steps(config.results)
     display = console_run.RunDisplay("Training", "epochs")
-    with display.showing(), prepare_trainings(config, filters, console.say) as work:
+    with display.showing(), prepare_training_runs(config, filters, console.say) as work:
         console_run.show_start(work.n_planned, work.n_done, "epoch")
         tally = run_work(work, console.say, display.update)
-    console.say_each(_describe_accuracies(config, work.trainings))
+    console.say_each(_describe_accuracies(config, work.training_runs))
     completion = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     return tally, console_run.show_tally(tally, "epoch", completion), saved_steps(config.results) != steps_before
 
 
-def _describe_accuracies(config: "TrainingConfig", trainings: "Collection[Training]") -> list[str]:
+def _describe_accuracies(config: "TrainingConfig", training_runs: "Collection[TrainingRun]") -> list[str]:
     from robust201.core.user_code import hash_files
-    from robust201.sweep.training_config import Training
+    from robust201.sweep.training_config import TrainingRun
     from robust201.weights.store import CheckpointStore
 
     checkpoints = CheckpointStore(config.store)
@@ -47,21 +47,21 @@ def _describe_accuracies(config: "TrainingConfig", trainings: "Collection[Traini
         if record.space == space
         and record.is_final
         and record.recorded_accuracy is not None
-        and Training(record.index, record.dataset, record.recipe, record.seed) in trainings
+        and TrainingRun(record.index, record.dataset, record.recipe, record.seed) in training_runs
     ]
 
 
-def plan_trainings(config: "TrainingConfig", filters: "Filters", *, check: bool) -> dict[str, Any]:
+def plan_training_runs(config: "TrainingConfig", filters: "Filters", *, check: bool) -> dict[str, Any]:
     """Return the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
-    from robust201.run.trainings import preview_trainings
-    from robust201.sweep.filters import select_trainings
-    from robust201.sweep.training_plan import estimate_trainings
+    from robust201.run.trainings import preview_training_runs
+    from robust201.sweep.filters import select_training_runs
+    from robust201.sweep.training_plan import estimate_training_runs
 
-    summary = estimate_trainings(config, select_trainings(config, filters))
+    summary = estimate_training_runs(config, select_training_runs(config, filters))
     console.say_each([f"warning: {line}" for line in summary["warnings"]])
     if check:
-        trainings = preview_trainings(config, filters, console.say)
-        n_snapshots = sum(len(planned.steps) for planned in trainings)
-        n_missing = sum(len(planned.missing) for planned in trainings)
+        training_runs = preview_training_runs(config, filters, console.say)
+        n_snapshots = sum(len(planned.steps) for planned in training_runs)
+        n_missing = sum(len(planned.missing) for planned in training_runs)
         summary |= {"snapshots": n_snapshots, "snapshots_done": n_snapshots - n_missing}
     return summary

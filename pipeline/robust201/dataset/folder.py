@@ -37,7 +37,7 @@ from robust201.dataset.values import ADVICE, CellMetaFile, MetaFile, SweepFile, 
 from robust201.images import DATASETS
 from robust201.networks.spaces import DEFAULT_SPACE, CellSpace, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS
-from robust201.tasks.columns import COLUMNS, CORRECT_BITS, ELEMENTS, MEASUREMENTS, PUBLISHED
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, ELEMENT_COLUMNS, MEASUREMENTS, PUBLISHED_MEASUREMENTS
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
 from robust201.tasks.parameters import SEVERITIES
 
@@ -144,7 +144,7 @@ class DatasetFolder:
     @property
     def measurements(self) -> list[str]:
         """Measurements in sweep.json (without it, the published ones), except per-image measurements."""
-        stored_measurements = PUBLISHED if self.sweep is None else self.sweep["measurements"]
+        stored_measurements = PUBLISHED_MEASUREMENTS if self.sweep is None else self.sweep["measurements"]
         per_image_measurements = {column.measurement for column in COLUMNS.values() if column.is_per_image}
         return [name for name in MEASUREMENTS if name in stored_measurements and name not in per_image_measurements]
 
@@ -211,7 +211,7 @@ class DatasetFolder:
 
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
-        measurement, _ = ELEMENTS.get(measurement, (measurement, None))
+        measurement, _ = ELEMENT_COLUMNS.get(measurement, (measurement, None))
         return _find_file(self.path / dataset / f"{spelling}_{measurement}.json" for spelling in spellings(key))
 
     def possible_measurements(self, dataset: str, key: str) -> list[str]:
@@ -313,7 +313,7 @@ class DatasetFolder:
             from robust201.dataset.parquet_rows import iter_parquet_rows
 
             return iter_parquet_rows(file, measurement, architecture)
-        file_measurement, column_source = ELEMENTS.get(measurement, (measurement, None))
+        file_measurement, column_source = ELEMENT_COLUMNS.get(measurement, (measurement, None))
         names, is_single = (dataset, spellings(key), file_measurement), self.has_single_value(dataset, key)
         blocks = iter_json_rows(file, names, self.strengths(dataset, key), is_single=is_single)
         if column_source is None:
@@ -371,7 +371,7 @@ class DatasetFolder:
     def missing_file_error(self, dataset: str, key: str, measurement: str) -> ResultsError:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         datasets = {path.name for path in self.path.iterdir() if path.is_dir()} | {*self._keys_by_dataset}
-        measurement, _ = ELEMENTS.get(measurement, (measurement, None))
+        measurement, _ = ELEMENT_COLUMNS.get(measurement, (measurement, None))
         keys = list(dict.fromkeys(map(paper_key, (*self.keys, *TASKS))))
         problem = f"there is no file in {self.path / dataset}. Export or download it, or omit these results."
         if any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key)):

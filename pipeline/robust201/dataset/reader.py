@@ -27,7 +27,7 @@ from robust201.dataset.layout import (
     spellings,
 )
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
-from robust201.tasks.columns import PUBLISHED
+from robust201.tasks.columns import PUBLISHED_MEASUREMENTS
 
 if TYPE_CHECKING:
     import altair as alt
@@ -98,7 +98,7 @@ class Dataset(MergedFolders):
     keys_all: list[str] = ["clean", *PAPER_ATTACKS, *CORRUPTIONS]  # noqa: RUF012
     data_cifar10, data_cifar100, data_imagenet16 = PUBLISHED_DATASETS
     data: list[str] = list(PUBLISHED_DATASETS)  # noqa: RUF012
-    measures: list[str] = list(PUBLISHED)  # noqa: RUF012
+    measures: list[str] = list(PUBLISHED_MEASUREMENTS)  # noqa: RUF012
 
     def _read_nested(
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None = None

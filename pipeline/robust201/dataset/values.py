@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from robust201.core.errors import ResultsError
-from robust201.tasks.columns import COLUMNS, ELEMENTS, MEASUREMENTS, Column
+from robust201.tasks.columns import COLUMNS, ELEMENT_COLUMNS, MEASUREMENTS, Column
 
 ADVICE = "Export or download it again."
 
@@ -123,11 +123,11 @@ def to_array(name: str, entries: Sequence[Any]) -> NDArray[Any]:
             raise ValueError("lists of different or wrong shapes")
         shape.append(len(numbers[0]))
         numbers = list(chain.from_iterable(numbers))
-    if column.is_exact and None in numbers:
+    if column.is_integer and None in numbers:
         raise ValueError("null instead of a count")
     array = _to_floats(numbers).reshape(shape)
     check_column(name, array)
-    return array.astype(np.int64) if column.is_exact and are_counts(array) else array
+    return array.astype(np.int64) if column.is_integer and are_counts(array) else array
 
 
 def _to_floats(numbers: Sequence[Any]) -> NDArray[np.float64]:
@@ -152,13 +152,13 @@ def check_column(name: str, array: NDArray[Any]) -> None:
         ValueError: a value is not a count, or not a fraction, as the column requires, or has a wrong shape.
     """
     column = COLUMNS.get(name)
-    if name in ELEMENTS and not are_fractions(array):
+    if name in ELEMENT_COLUMNS and not are_fractions(array):
         raise ValueError("numbers that are not fractions")
     if column is None:
         return
     if not column.fits(array.shape[1:]):
         raise ValueError("an array of the wrong shape")
-    if column.is_exact:
+    if column.is_integer:
         if not np.isfinite(array).all() or not (are_counts(array) or (column.is_matrix and are_row_fractions(array))):
             raise ValueError("a number that is not a count")
     elif not column.dimensions:
@@ -175,7 +175,7 @@ def describe_measurement(measurement: str) -> str:
 
 
 def _describe_column(column: Column) -> str:
-    noun = "count" if column.is_exact else "fraction"
+    noun = "count" if column.is_integer else "fraction"
     sizes = " x ".join(
         {"classes": "C", "images": "N"}.get(str(dimension), str(dimension)) for dimension in column.dimensions
     )

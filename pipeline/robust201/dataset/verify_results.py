@@ -143,7 +143,7 @@ def check_clean_accuracy(plan: Plan, folder: ResultsFolder) -> WeightsCheck:
         for position in range(len(state.key.networks)):
             unit = state.key.unit(position)
             recorded = plan.facts.recorded_accuracies.get(unit.checkpoint_sha256)
-            if recorded is None or n_test == UNKNOWN_COUNT or any(True for _ in state.missing(position)):
+            if recorded is None or n_test == UNKNOWN_COUNT or any(True for _ in state.missing_parts(position)):
                 continue
             measured = float(rows.read(position, ("accuracy",))[CLEAN_STRENGTH]["accuracy"])
             tolerance = ACCURACY_TOLERANCE[plan.config.precision]

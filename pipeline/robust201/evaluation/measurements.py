@@ -81,7 +81,7 @@ class Accumulator:
         self._totals = {
             name: torch.zeros(COLUMNS[name].shape(n_classes, n_images), dtype=torch.int64, device=device)
             for name in self._columns
-            if COLUMNS[name].add is not None
+            if COLUMNS[name].contribute is not None
         }
         self._is_not_finite = torch.zeros(n_images, dtype=torch.bool, device=device)
 
@@ -99,9 +99,9 @@ class Accumulator:
         self._is_not_finite[positions] = (~torch.isfinite(logits)).any(dim=1)
         outputs = ModelOutputs(positions, labels, logits.argmax(dim=1), logits, measure_distances)
         for name, total in self._totals.items():
-            add = COLUMNS[name].add
-            assert add is not None  # noqa: S101 - the column has a total
-            indices, terms = add(outputs)
+            contribute = COLUMNS[name].contribute
+            assert contribute is not None  # noqa: S101 - the column has a total
+            indices, terms = contribute(outputs)
             total.view(-1, *terms.shape[1:]).index_add_(0, indices, terms)
 
     @property
@@ -173,7 +173,7 @@ def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
     """Recover the integer totals from which the columns were computed."""
     cm = count_matrix(values)
-    return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
+    return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].contribute}
 
 
 def _total_of(column: Column, array: NDArray[Any], cm: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -300,10 +300,11 @@ def _value_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
 
 def _column_failure(column: Column, array: NDArray[Any], cm: NDArray[np.int64], values: Values) -> str | None:
     name = column.name
-    if column.is_exact:
+    if column.is_integer:
         # Without a confusion matrix, the counts of single classes are unknown.
-        is_counted = None if COUNTS not in values and name == PREDICTIONS else column.is_counted
-        return f"{name} to match cm, got a mismatch" if is_counted is not None and not is_counted(array, cm) else None
+        agrees_with_cm = None if COUNTS not in values and name == PREDICTIONS else column.agrees_with_cm
+        is_mismatch = agrees_with_cm is not None and not agrees_with_cm(array, cm)
+        return f"{name} to match cm, got a mismatch" if is_mismatch else None
     if (array < 0).any() or (array > column.largest).any():
         return f"{name} in [0, {column.largest:g}], got [{np.nanmin(array)}, {np.nanmax(array)}]"
     with np.errstate(invalid="ignore"):  # casting NaN to integers

@@ -59,7 +59,7 @@ def key_panels(keys: Sequence[str], draw: Any) -> list[Panel]:
 def strength_title(key: str, results: DatasetResults) -> str:
     """Return the title of a key's axis of strengths, with the unit of its constraint; empty for clean images."""
     if (ball := results.reader.norm_ball_of(key)) is not None:
-        return ball.axis.replace("epsilon", "ε")
+        return ball.axis_label.replace("epsilon", "ε")
     return {"corruption": "severity", "clean": ""}.get(results.reader.kind_of(key), "strength")
 
 

@@ -123,7 +123,7 @@ class SecurityCurves:
         end = self._end()
         note = f"{', '.join(self._attacks)}; {len(self.distances):,} images; bands: 95% intervals"
         rows = self.accuracy(np.linspace(0, end, _N_CURVE_POINTS))
-        return draw_security_curves(rows, (0, end), self.constraint.axis, note)
+        return draw_security_curves(rows, (0, end), self.constraint.axis_label, note)
 
     def save(self, out: str | Path, *, width: str | float = "column") -> Path:
         """Write a figure of the curves to a file.

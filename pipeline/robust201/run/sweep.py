@@ -56,11 +56,11 @@ class SweepWork(Work[SlicePart | ImagePart]):
         image_parts = images.missing_parts(self.state)
         if share is None:
             yield from image_parts
-            yield from self.state.missing()
+            yield from self.state.missing_parts()
             return
         yield from (part for part in image_parts if share.has_images(*part.id))
-        yield from self.state.select(lambda key: key.task.kind != "corruption").missing()
-        yield from self.state.select(lambda key: key.task.kind == "corruption").missing()
+        yield from self.state.select(lambda key: key.task.kind != "corruption").missing_parts()
+        yield from self.state.select(lambda key: key.task.kind == "corruption").missing_parts()
 
     def find_stored(self, part: SlicePart | ImagePart) -> Outcome | None:
         if isinstance(part, ImagePart):

@@ -88,7 +88,7 @@ class TrainingStatus:
         }
 
 
-def has_trainings(store: Path) -> bool:
+def has_training_runs(store: Path) -> bool:
     """Return whether training runs were started in a store."""
     return (store / RUN_FOLDER / PLAN_FILE).is_file()
 
@@ -110,20 +110,20 @@ def read_training_status(store: Path) -> TrainingStatus:
     """
     results = store / RUN_FOLDER
     record = _load_plan(results)
-    trainings = _find_missing(record.trainings, store)
+    training_runs = _find_missing(record.trainings, store)
     states, processes = saved_steps(results), read_processes(results)
-    epochs = [(planned, count_epochs(planned, states)) for planned in trainings]
+    epochs = [(planned, count_epochs(planned, states)) for planned in training_runs]
     in_progress = [part for process in processes if process.is_active and (part := _find_running(process)) is not None]
     macs = sum(planned.macs * (planned.n_epochs - n_done) for planned, n_done in epochs)
     events = [event for process in processes for event in process.events]
     return TrainingStatus(
         name=record.name,
-        n_trainings=len(trainings),
-        n_trainings_done=sum(planned.is_ready and not planned.missing for planned in trainings),
-        n_planned=sum(planned.n_epochs for planned in trainings),
+        n_trainings=len(training_runs),
+        n_trainings_done=sum(planned.is_ready and not planned.missing for planned in training_runs),
+        n_planned=sum(planned.n_epochs for planned in training_runs),
         n_done=sum(n_done for _, n_done in epochs),
         in_progress=in_progress,
-        failures=_find_failures(trainings, results),
+        failures=_find_failures(training_runs, results),
         silent=[process.name for process in processes if process.is_silent],
         seconds_left=_estimate_seconds(macs, events, len(in_progress)),
     )
@@ -145,13 +145,13 @@ def _load_plan(results: Path) -> PlanRecord:
         ) from error
 
 
-def _find_missing(trainings: Sequence[PlannedTraining], store: Path) -> list[PlannedTraining]:
+def _find_missing(training_runs: Sequence[PlannedTraining], store: Path) -> list[PlannedTraining]:
     """Return the training runs, with `missing` updated to the snapshots that are missing now."""
     checkpoints = CheckpointStore(store)
     records = checkpoints.records() if checkpoints.manifest.exists() else ()
     stored = {(record.source_sha256, record.steps_done) for record in records}
     updated = []
-    for planned in trainings:
+    for planned in training_runs:
         recorded = recorded_steps(folder_of(store / RUN_FOLDER, planned.folder_name))
         missing = [step for step in planned.steps if (planned.weights_id, step) not in stored and step not in recorded]
         updated.append(replace(planned, missing=tuple(missing)))
@@ -167,9 +167,9 @@ def _find_running(process: Process) -> RunningTraining | None:
     return RunningTraining(*part, epoch, last.get("n_epochs", 0), loss, accuracy)
 
 
-def _find_failures(trainings: Sequence[PlannedTraining], results: Path) -> list[Failure]:
+def _find_failures(training_runs: Sequence[PlannedTraining], results: Path) -> list[Failure]:
     last = {event["training"]: event for event in read_failures(results)}
-    incomplete = [planned.training.digest for planned in trainings if planned.missing]
+    incomplete = [planned.training.digest for planned in training_runs if planned.missing]
     return [Failure(last[digest]["part"], last[digest]["failure"]) for digest in incomplete if digest in last]
 
 

@@ -21,8 +21,8 @@ from robust201.run.snapshots import folder_of, move_records, recorded_steps, sav
 from robust201.run.training_status import PLAN_FILE, PLAN_RECORD, PlanRecord, count_epochs
 from robust201.run.work import Outcome, Say, Work
 from robust201.store.events import Events
-from robust201.sweep.filters import EVERYTHING, Filters, select_trainings
-from robust201.sweep.training_config import Training, TrainingConfig
+from robust201.sweep.filters import EVERYTHING, Filters, select_training_runs
+from robust201.sweep.training_config import TrainingConfig, TrainingRun
 from robust201.sweep.training_inputs import TrainingInputs
 from robust201.sweep.training_plan import PlannedTraining, TrainingPlanner, TrainingSetup
 from robust201.weights.manifest import MANIFEST_NAME
@@ -39,7 +39,7 @@ class TrainingWork(Work[PlannedTraining]):
     """The work of a training YAML's run (see `run.work.Work`); progress is counted in epochs.
 
     Attributes:
-        trainings: the plan of each selected training run.
+        training_runs: the plan of each selected training run.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class TrainingWork(Work[PlannedTraining]):
         setup: TrainingSetup,
         planner: TrainingPlanner,
         store: CheckpointStore,
-        trainings: Sequence[PlannedTraining],
+        training_runs: Sequence[PlannedTraining],
     ) -> None:
         config = setup.config
-        self.trainings = {planned.training: planned for planned in trainings}
+        self.training_runs = {planned.training: planned for planned in training_runs}
         self.execution, self.precision, self.folder = config.execution, config.precision, config.results
-        ready = [planned for planned in trainings if planned.is_ready and planned.missing]
+        ready = [planned for planned in training_runs if planned.is_ready and planned.missing]
         self.parts = sorted(ready, key=lambda planned: -planned.macs * planned.n_epochs)
-        self.n_planned = sum(planned.n_epochs for planned in trainings)
+        self.n_planned = sum(planned.n_epochs for planned in training_runs)
         self.start_worker = partial(start_training_worker, setup)
         self._config, self._planner, self._store = config, planner, store
         self._start_time = self._refresh_time = time.monotonic()
@@ -66,7 +66,7 @@ class TrainingWork(Work[PlannedTraining]):
     def save_plan(self) -> None:
         """Write the plan for `status`, unless it has not changed."""
         if not self._is_plan_saved:
-            record = PlanRecord(self._config.name, tuple(self.trainings.values()))
+            record = PlanRecord(self._config.name, tuple(self.training_runs.values()))
             write_text(self.folder / PLAN_FILE, PLAN_RECORD.dump_json(record).decode() + "\n")
             self._is_plan_saved = True
         self._save_time = time.monotonic()
@@ -74,7 +74,7 @@ class TrainingWork(Work[PlannedTraining]):
     def refresh(self) -> None:
         """Count the finished epochs."""
         states = saved_steps(self.folder)
-        epochs = [(planned, count_epochs(planned, states)) for planned in self.trainings.values()]
+        epochs = [(planned, count_epochs(planned, states)) for planned in self.training_runs.values()]
         self.n_done = sum(n_done for _, n_done in epochs)
         self._missing_macs = sum(planned.macs * (planned.n_epochs - n_done) for planned, n_done in epochs)
         self._refresh_time = time.monotonic()
@@ -90,23 +90,23 @@ class TrainingWork(Work[PlannedTraining]):
         stored = recorded_steps(folder)
         move_records([folder], self._store)
         missing = tuple(step for step in part.missing if step not in stored)
-        self.trainings[part.training] = replace(part, missing=missing)
+        self.training_runs[part.training] = replace(part, missing=missing)
         if not missing:
             shutil.rmtree(folder, ignore_errors=True)
         followers = [] if missing else self._plan_followers(part.training)
         self.refresh()
         return followers
 
-    def _plan_followers(self, training: Training) -> list[PlannedTraining]:
+    def _plan_followers(self, training: TrainingRun) -> list[PlannedTraining]:
         """Plan the waiting runs that start from the final weights of a training run; return the runs to compute."""
         followers = [
             planned.training
-            for planned in self.trainings.values()
+            for planned in self.training_runs.values()
             if not planned.is_ready and self._config.start_of(planned.training) == training
         ]
         parts: list[PlannedTraining] = []
-        for planned in self._planner.plan(followers, self.trainings):
-            self.trainings[planned.training], self._is_plan_saved = planned, False
+        for planned in self._planner.plan(followers, self.training_runs):
+            self.training_runs[planned.training], self._is_plan_saved = planned, False
             parts += [planned] if planned.missing else self._plan_followers(planned.training)
         return parts
 
@@ -123,7 +123,7 @@ class TrainingWork(Work[PlannedTraining]):
         self.save_plan()
         if self.n_done == self.n_planned:
             shutil.rmtree(self.folder / "images", ignore_errors=True)  # the workers' copies
-        waiting = [planned.training for planned in self.trainings.values() if not planned.is_ready]
+        waiting = [planned.training for planned in self.training_runs.values() if not planned.is_ready]
         if waiting:
             say(
                 f"Training runs that were not started because their start weights are missing: {len(waiting)}, such "
@@ -138,7 +138,7 @@ def start_training_worker(setup: TrainingSetup, run: str = "") -> "TrainingWorke
     return TrainingWorker(setup, Events(setup.config.results, "worker", run))
 
 
-def preview_trainings(
+def preview_training_runs(
     config: TrainingConfig, filters: Filters = EVERYTHING, say: Say = lambda _line: None
 ) -> list[PlannedTraining]:
     """Plan training runs on the basis of their images and the content of the store, without writing anything."""
@@ -150,12 +150,12 @@ def preview_trainings(
         device=choose_device_kind(config.execution, config.precision),
         code=hash_files(config.code_files()),
     )
-    trainings = select_trainings(config, filters)
-    return planner.plan(trainings, trainings)
+    training_runs = select_training_runs(config, filters)
+    return planner.plan(training_runs, training_runs)
 
 
 @contextmanager
-def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Iterator[TrainingWork]:
+def prepare_training_runs(config: TrainingConfig, filters: Filters, say: Say) -> Iterator[TrainingWork]:
     """Check the inputs, hold the lock of the store, and write the files that workers read.
 
     Raises:
@@ -163,7 +163,7 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
         LockHeldError: another driver is working in the store.
     """
     device, code = choose_device_kind(config.execution, config.precision), hash_files(config.code_files())
-    trainings, inputs = select_trainings(config, filters), TrainingInputs(config, say)
+    training_runs, inputs = select_training_runs(config, filters), TrainingInputs(config, say)
     manifest = _read_file_state(config.store / MANIFEST_NAME)
 
     def open_store() -> tuple[CheckpointStore, TrainingPlanner]:
@@ -171,7 +171,7 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
         return store, TrainingPlanner(config, inputs, store, device=device, code=code)
 
     store, planner = open_store()
-    planned = planner.plan(trainings, trainings)  # detects invalid input before anything is written
+    planned = planner.plan(training_runs, training_runs)  # detects invalid input before anything is written
     make_folder(config.results)
     with ExitStack() as stack:
         stack.enter_context(hold_lock(config.results))
@@ -181,8 +181,8 @@ def prepare_trainings(config: TrainingConfig, filters: Filters, say: Say) -> Ite
         stack.enter_context(store)
         remove_leftovers(config.store)
         if move_records(state_folders(config.results), store) or is_changed:  # records of a driver that was killed
-            planned = planner.plan(trainings, trainings)
-        for dataset in dict.fromkeys(training.dataset for training in trainings):
+            planned = planner.plan(training_runs, training_runs)
+        for dataset in dict.fromkeys(training.dataset for training in training_runs):
             inputs.test_images(dataset)  # `save_copies` copies all opened images
         inputs.save_code_copies(code)
         yield TrainingWork(TrainingSetup(config, inputs.save_copies(), code, device), planner, store, planned)

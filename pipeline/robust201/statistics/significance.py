@@ -122,7 +122,7 @@ def ties_with_best(
     return Ties(best_index, p_values, p_values > level, outcomes is not None)
 
 
-def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level: float = 0.05) -> Ties:
+def mean_accuracy_ties(counts: NDArray[np.uint16], n_evaluations: int, *, level: float = 0.05) -> Ties:
     """Find the networks whose mean accuracy over evaluations does not differ significantly from the best network's.
 
     All evaluations must use the same images. `counts` (A, N) are the numbers of evaluations in which each network
@@ -150,11 +150,11 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
     return Ties(best_index, p_values, p_values > level, is_paired=True)
 
 
-def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
+def mean_accuracy_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
     """Return 95% intervals (A,) of accuracies averaged over evaluations.
 
     They use Student's t distribution over images. If all images have the same mean outcome, the interval of
-    `accuracy_intervals` is used instead. See `mean_ties_with_best` for the arguments.
+    `accuracy_intervals` is used instead. See `mean_accuracy_ties` for the arguments.
     """
     from scipy.special import stdtrit
 

@@ -19,7 +19,7 @@ from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder, write_text
 from robust201.run.slurm_task import call_slurm
 from robust201.run.sweep import prepare_run
-from robust201.run.trainings import prepare_trainings
+from robust201.run.trainings import prepare_training_runs
 from robust201.sweep.config import ExecutionSection, SweepConfig
 from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.training_config import TrainingConfig
@@ -216,8 +216,8 @@ def max_tasks(config: _Config, options: ArrayOptions) -> int:
 def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
     """Write the files that tasks read; return the numbers of missing evaluations and parts (training: epochs, 1)."""
     if isinstance(config, TrainingConfig):
-        with prepare_trainings(config, EVERYTHING, say) as trainings:
-            return trainings.n_planned - trainings.n_done, 1
+        with prepare_training_runs(config, EVERYTHING, say) as work:
+            return work.n_planned - work.n_done, 1
     with prepare_run(config, EVERYTHING, say) as sweep:
         return sweep.n_planned - sweep.n_done, sweep.state.n_missing_parts
 

@@ -46,7 +46,7 @@ from robust201.tasks.columns import (
     MAX_COUNTED_CLASSES,
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
-    PUBLISHED,
+    PUBLISHED_MEASUREMENTS,
     requested_columns,
 )
 from robust201.tasks.parameters import Parameters
@@ -472,7 +472,7 @@ class BaseConfig(StrictModel):
 def _default_measurements(fields: dict[str, Any]) -> tuple[str, ...]:
     """Return the default measurements, without confusion and confidence matrices if a dataset has many classes."""
     class_counts = [section.classes or 0 for section in fields.get("datasets", {}).values()]
-    return ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
+    return ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED_MEASUREMENTS
 
 
 def _paper_keys() -> dict[str, dict[str, Any]]:
@@ -512,7 +512,7 @@ class SweepConfig(BaseConfig):
     keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
     """Attacks, corruptions and measures, with their parameters; by default the paper's twenty keys (protocol)."""
     measurements: tuple[str, ...] = Field(
-        default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED)}
+        default_factory=_default_measurements, json_schema_extra={"default": list(PUBLISHED_MEASUREMENTS)}
     )
     """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
     `predictions` are always recorded, but exported only if listed here. `distances` adds eight bytes per image and
@@ -650,11 +650,10 @@ class SweepConfig(BaseConfig):
         return self.weights is not None and self.weights.files is None
 
     @property
-    def own_images(self) -> tuple[ImageSelection, ...]:
+    def image_selections(self) -> tuple[ImageSelection, ...]:
         """Selections of images that keys use instead of the sweep's images, without duplicates."""
-        return tuple(
-            dict.fromkeys(parameters.own_images for parameters in self.parameters.values() if parameters.own_images)
-        )
+        selections = (parameters.image_selection for parameters in self.parameters.values())
+        return tuple(dict.fromkeys(selection for selection in selections if selection))
 
     def placeholder_weights(self, sha256: str) -> tuple[Weights, ...]:
         """Return placeholders for the weights of each network, all with the same hash, to count units."""
@@ -738,10 +737,10 @@ class _ImagesFile(StrictModel):
 def _parse_parameters(name: str, task: Task, fields: Mapping[str, Any]) -> Parameters:
     """Parse the parameters of a key, and the file that chooses its images (``images: {file: …}``), if there is one."""
     if task.kind in ("corruption", "measure") or not isinstance(fields.get("images"), Mapping):
-        return _validate(task.model, task.complete(fields), name)
+        return _validate(task.model, task.complete_fields(fields), name)
     images = _validate(_ImagesFile, fields["images"], name, "images")
     others = {field: value for field, value in fields.items() if field != "images"}
-    return _validate(task.model, task.complete(others), name).with_images(str(images.file))
+    return _validate(task.model, task.complete_fields(others), name).with_images(str(images.file))
 
 
 def _validate(model: type[_ModelT], fields: Mapping[str, Any], *names: str) -> _ModelT:

@@ -146,9 +146,10 @@ def _dataset_facts(
 
 
 def _selections(config: SweepConfig) -> Iterator[tuple[str, ImageSelection | None]]:
-    """Yield ("", None) for the sweep's images, and then each key that selects its own images, with its selection."""
+    """Yield ("", None) for the sweep's images, and then each key that selects other images, with its selection."""
     yield "", None
-    yield from ((key, images) for key, parameters in config.parameters.items() if (images := parameters.own_images))
+    selections = ((key, parameters.image_selection) for key, parameters in config.parameters.items())
+    yield from ((key, selection) for key, selection in selections if selection)
 
 
 def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, filters: Filters) -> Iterator[Network]:
@@ -228,14 +229,14 @@ def assumed_facts(config: SweepConfig) -> Facts:
     )
 
 
-def _count_images(config: SweepConfig, dataset: str, own_selection: ImageSelection | None) -> int:
-    selection = own_selection or ImageSelection("test", config.images.count, config.images.seed)
+def _count_images(config: SweepConfig, dataset: str, key_selection: ImageSelection | None) -> int:
+    selection = key_selection or ImageSelection("test", config.images.count, config.images.seed)
     spec = config.dataset_spec(dataset)
     count = selection.count or (spec.n_test if selection.split == "test" else spec.n_train)
     if count != UNKNOWN_COUNT:
         return count
     try:
-        return len(Inputs(config).images(dataset, own_selection))
+        return len(Inputs(config).images(dataset, key_selection))
     except DatasetError:  # the images may not be there yet when a sweep is planned; `doctor` reports the reason
         return 0
 

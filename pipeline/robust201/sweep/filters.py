@@ -8,7 +8,7 @@ from typing import Any
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId, format_architecture
 from robust201.sweep.config import SweepConfig
-from robust201.sweep.training_config import Training, TrainingConfig
+from robust201.sweep.training_config import TrainingConfig, TrainingRun
 from robust201.tasks import suggest_key
 
 
@@ -49,7 +49,7 @@ class Filters:
                 f"Selecting failed for {', '.join(map(format_architecture, architectures[:5]))}: {config.name} has "
                 "none of these architectures. Correct the option, or add the architectures to the YAML."
             )
-        if isinstance(config, TrainingConfig) and not select_trainings(config, self):
+        if isinstance(config, TrainingConfig) and not select_training_runs(config, self):
             raise ConfigError(
                 f"Selecting failed for {config.name}: expected options that select a training run, but the selected "
                 "recipes train on other datasets. Correct the options."
@@ -87,11 +87,11 @@ class Filters:
 EVERYTHING = Filters()
 
 
-def select_trainings(config: TrainingConfig, filters: Filters = EVERYTHING) -> list[Training]:
+def select_training_runs(config: TrainingConfig, filters: Filters = EVERYTHING) -> list[TrainingRun]:
     """Return the selected training runs of a YAML."""
     return [
         training
-        for training in config.trainings()
+        for training in config.training_runs()
         if filters.selects(training.dataset, training.architecture)
         and (filters.recipes is None or training.recipe in filters.recipes)
     ]

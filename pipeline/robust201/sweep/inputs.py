@@ -39,10 +39,10 @@ class Inputs:
     def weights(self) -> WeightsSource:
         return WeightsSource(self._config, self._config.make_space({}))
 
-    def images(self, dataset: str, own_selection: ImageSelection | None = None) -> ImageSet:
+    def images(self, dataset: str, key_selection: ImageSelection | None = None) -> ImageSet:
         """Return the images that a key selects, or by default the sweep's test images (cached)."""
-        selection = own_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
-        if (dataset, own_selection) not in self._images:
+        selection = key_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
+        if (dataset, key_selection) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
             if selection.split != "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
@@ -65,14 +65,14 @@ class Inputs:
                 raise DatasetError(f"{error} Or set `split: test` for the measures.") from error
             if selection.file is not None:
                 images = select_listed(images, Path(selection.file))
-            self._images[dataset, own_selection] = images
-        return self._images[dataset, own_selection]
+            self._images[dataset, key_selection] = images
+        return self._images[dataset, key_selection]
 
     def copy_images(self) -> None:
         """Copy every dataset's selected images to the results folder (see `save_image_copy`)."""
         for dataset in self._config.datasets:
-            for own_selection in (None, *self._config.own_images):
-                save_image_copy(self._config, dataset, self.images(dataset, own_selection))
+            for key_selection in (None, *self._config.image_selections):
+                save_image_copy(self._config, dataset, self.images(dataset, key_selection))
 
     def read_copied_images(self, dataset: str, sha256: str) -> ImageSet:
         """Read images that `copy_images` has copied (cached); their hash must be `sha256`."""
@@ -113,8 +113,8 @@ class Inputs:
                 if self.filters.selects(dataset, architecture):
                     self.weights.check(dataset, architecture)
         for dataset, section in self._config.datasets.items():
-            for own_selection in (None, *self._config.own_images):
-                self.images(dataset, own_selection)
+            for key_selection in (None, *self._config.image_selections):
+                self.images(dataset, key_selection)
             if section.corruptions:
                 self._check_corruptions(dataset, section.corruptions)
 

@@ -33,7 +33,7 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
 
 def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
     """Apply command-line overrides to the fields of a file and validate them (see `load_config`)."""
-    if _describes_trainings(fields):
+    if _describes_training_runs(fields):
         raise ConfigError(
             f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Only plan, run, "
             "submit and status accept it."
@@ -43,10 +43,10 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
 
 def is_training_yaml(path: Path) -> bool:
     """Return whether a file is a training YAML, judged by its fields."""
-    return path.is_file() and _describes_trainings(read_fields(path))
+    return path.is_file() and _describes_training_runs(read_fields(path))
 
 
-def _describes_trainings(fields: Mapping[str, Any]) -> bool:
+def _describes_training_runs(fields: Mapping[str, Any]) -> bool:
     return bool({"recipes", "store"} & fields.keys())
 
 

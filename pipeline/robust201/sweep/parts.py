@@ -103,7 +103,7 @@ class KeyState:
         macs_of_slices = np.repeat(self.key.macs / self.key.n_slices, self.key.n_slices)
         return float(macs_of_slices @ (~self.done).sum(axis=1))
 
-    def missing(self, network: int) -> Iterator[SlicePart]:
+    def missing_parts(self, network: int) -> Iterator[SlicePart]:
         """Yield the missing parts of the network with the index `network`."""
         first, stop = self.key.first_slices[network : network + 2].tolist()
         for row in range(first, stop):
@@ -153,7 +153,7 @@ class SweepState:
                     return not state.done[state.key.first_slices[network] + index].all()
         return False
 
-    def missing(self) -> Iterator[SlicePart]:
+    def missing_parts(self) -> Iterator[SlicePart]:
         """Yield the missing parts, ordered by dataset and network, so that a worker loads a network once.
 
         All keys of a dataset have the same networks in the same order (see `Plan.narrow`).
@@ -161,7 +161,7 @@ class SweepState:
         for states in self._by_dataset().values():
             for network in np.unique(np.concatenate([_networks_with_gaps(state) for state in states])).tolist():
                 for state in states:
-                    yield from state.missing(network)
+                    yield from state.missing_parts(network)
 
     def _by_dataset(self) -> dict[str, list[KeyState]]:
         states: dict[str, list[KeyState]] = {}

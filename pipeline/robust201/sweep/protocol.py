@@ -39,7 +39,7 @@ def make_protocol(config: SweepConfig, dataset: str, key: str, facts: Facts) -> 
 
 def _describe_images(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:
     """Return the hash of a key's images, the split if it is not `test`, and the count and seed of a random subset."""
-    selection = config.parameters[key].own_images
+    selection = config.parameters[key].image_selection
     split, count, seed = (
         ("test", config.images.count, config.images.seed)
         if selection is None

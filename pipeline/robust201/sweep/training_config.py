@@ -31,7 +31,7 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """Training seed, which the manifest of a checkpoint store holds as a 64-bit integer."""
 
 
-class Training(NamedTuple):
+class TrainingRun(NamedTuple):
     """A training run, identified by the names under which its weights are stored."""
 
     architecture: ArchitectureId
@@ -182,15 +182,15 @@ class TrainingConfig(BaseConfig):
             return data.fusion.first, data.fusion.second
         return (dataset,) if data is None or data.mixture is None else (dataset, data.mixture.robust)
 
-    def trainings(self) -> Iterator[Training]:
+    def training_runs(self) -> Iterator[TrainingRun]:
         """Yield the training runs by recipe, dataset, seed and architecture, in the order of the YAML."""
         for recipe in self.recipes:
             for dataset in self.targets(recipe):
                 for seed in self.seeds:
                     for architecture in self.selected_architectures:
-                        yield Training(architecture, dataset, recipe, seed)
+                        yield TrainingRun(architecture, dataset, recipe, seed)
 
-    def start_of(self, training: Training) -> Training | None:
+    def start_of(self, training: TrainingRun) -> TrainingRun | None:
         """Return the training run whose final weights `training` starts from; None for initial weights."""
         start = self.recipes[training.recipe].start
         return None if start is None else training._replace(recipe=start.recipe, dataset=start.dataset)

@@ -6,7 +6,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet, Split
 from robust201.images import load_images, select
 from robust201.sweep.inputs import copy_code, read_image_copy, save_image_copy
-from robust201.sweep.training_config import Training, TrainingConfig
+from robust201.sweep.training_config import TrainingConfig, TrainingRun
 from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
 
 Hashes = Mapping[tuple[str, Split], str]
@@ -101,7 +101,7 @@ class TrainingInputs:
             copy_code(path, self._config.results, hashes[field])
 
 
-def count_epoch_images(config: TrainingConfig, training: Training) -> int | None:
+def count_epoch_images(config: TrainingConfig, training: TrainingRun) -> int | None:
     """Return the number of images per epoch, from the YAML and the table of datasets; None if it is unknown."""
     source_names = config.sources(training.recipe, training.dataset)
     data_section = config.recipes[training.recipe].data

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from robust201.core.errors import CheckpointError, ConfigError, did_you_mean
 from robust201.networks.space import Space
 from robust201.sweep.protocol import list_differences
-from robust201.sweep.training_config import Training, TrainingConfig
+from robust201.sweep.training_config import TrainingConfig, TrainingRun
 from robust201.sweep.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.training.identity import hash_training
 from robust201.training.recipes import Recipe
@@ -34,7 +34,7 @@ class PlannedTraining:
         start: record of the start weights; None for initial weights, or if they do not exist yet.
     """
 
-    training: Training
+    training: TrainingRun
     steps: tuple[int, ...]
     missing: tuple[int, ...]
     n_batches: int
@@ -44,7 +44,7 @@ class PlannedTraining:
     start: CheckpointRecord | None = None
 
     @property
-    def id(self) -> Training:
+    def id(self) -> TrainingRun:
         return self.training
 
     @property
@@ -52,7 +52,7 @@ class PlannedTraining:
         return self.training.label
 
     @property
-    def network(self) -> Training:
+    def network(self) -> TrainingRun:
         return self.training
 
     @property
@@ -96,7 +96,7 @@ class TrainingSetup:
     device: DeviceKind
 
 
-def epoch_macs(config: TrainingConfig, space: Space, training: Training, n_batches: int) -> float:
+def epoch_macs(config: TrainingConfig, space: Space, training: TrainingRun, n_batches: int) -> float:
     """Estimate the multiply-accumulates of an epoch."""
     recipe, spec = config.recipes[training.recipe], config.dataset_spec(training.dataset)
     macs = space.macs(training.architecture, n_classes=spec.n_classes, image_size=spec.image_size)
@@ -128,7 +128,7 @@ class TrainingPlanner:
         self._config, self._inputs, self._store, self._device = config, inputs, store, device
         self._space = config.make_space(code)
 
-    def plan(self, trainings: Iterable[Training], requested: Collection[Training]) -> list[PlannedTraining]:
+    def plan(self, training_runs: Iterable[TrainingRun], requested: Collection[TrainingRun]) -> list[PlannedTraining]:
         """Plan training runs, given the current content of the store; this run will compute all `requested` ones.
 
         Raises:
@@ -138,9 +138,9 @@ class TrainingPlanner:
             CheckpointError: the store has different training runs under the same names, or lacks start weights that no
                 requested training run produces.
         """
-        return [self._plan(training, frozenset(requested)) for training in trainings]
+        return [self._plan(training, frozenset(requested)) for training in training_runs]
 
-    def _plan(self, training: Training, requested: frozenset[Training]) -> PlannedTraining:
+    def _plan(self, training: TrainingRun, requested: frozenset[TrainingRun]) -> PlannedTraining:
         config, space, is_on_cpu = self._config, self._space, self._device == "cpu"
         recipe, data = config.recipes[training.recipe], self._inputs.data(training.recipe, training.dataset)
         n_batches = data.n_batches(recipe.batch_size)
@@ -170,7 +170,7 @@ class TrainingPlanner:
         missing = tuple(step for step in steps if step not in finished)
         return PlannedTraining(training, steps, missing, n_batches, macs, weights_id, inputs, start)
 
-    def _find_finished_steps(self, training: Training, weights_id: str, inputs: Mapping[str, Any]) -> set[int]:
+    def _find_finished_steps(self, training: TrainingRun, weights_id: str, inputs: Mapping[str, Any]) -> set[int]:
         """Return the steps of a training run's snapshots in the store, without snapshots whose files are damaged."""
         finished: set[int] = set()
         for record in self._records(training):
@@ -189,7 +189,7 @@ class TrainingPlanner:
                 finished.add(record.steps_done)
         return finished
 
-    def _records(self, training: Training) -> list[CheckpointRecord]:
+    def _records(self, training: TrainingRun) -> list[CheckpointRecord]:
         space_name = self._space.weights_name
         return [
             record
@@ -197,7 +197,9 @@ class TrainingPlanner:
             if (record.recipe, record.seed) == (training.recipe, training.seed)
         ]
 
-    def _find_start(self, training: Training, requested: frozenset[Training]) -> tuple[CheckpointRecord | None, bool]:
+    def _find_start(
+        self, training: TrainingRun, requested: frozenset[TrainingRun]
+    ) -> tuple[CheckpointRecord | None, bool]:
         """Return the weights that a training run starts from, and whether another run has yet to produce them."""
         predecessor = self._config.start_of(training)
         if predecessor is None:
@@ -227,7 +229,7 @@ class TrainingPlanner:
         return last_record, False
 
 
-def _snapshot_steps(recipe: Recipe, training: Training, n_batches: int, n_images: int) -> tuple[int, ...]:
+def _snapshot_steps(recipe: Recipe, training: TrainingRun, n_batches: int, n_images: int) -> tuple[int, ...]:
     """Return the steps of a training run's snapshots.
 
     Raises:
@@ -246,12 +248,12 @@ def _snapshot_steps(recipe: Recipe, training: Training, n_batches: int, n_images
         raise ConfigError(f"{error} The recipe is {recipe_label}.") from error
 
 
-def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) -> dict[str, Any]:
+def estimate_training_runs(config: TrainingConfig, training_runs: Sequence[TrainingRun]) -> dict[str, Any]:
     """Return counts and estimated worker-hours of training runs as a JSON value; only the YAML is read."""
     space = config.make_space({})
     n_snapshots, macs, n_steps = 0, 0.0, 0
     uncounted_datasets = set()
-    for training in trainings:
+    for training in training_runs:
         recipe = config.recipes[training.recipe]
         n_images = count_epoch_images(config, training)
         if n_images is None:
@@ -264,15 +266,15 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
         macs += epoch_macs(config, space, training, n_batches) * steps[-1] / n_batches
     return {
         "name": config.name,
-        "architectures": len({training.architecture for training in trainings}),
-        "trainings": len(trainings),
+        "architectures": len({training.architecture for training in training_runs}),
+        "trainings": len(training_runs),
         "snapshots": n_snapshots,
         "steps": n_steps,
         **config.execution.estimate_hours(macs),
         "trainings_by_recipe": {
-            name: sum(training.recipe == name for training in trainings)
+            name: sum(training.recipe == name for training in training_runs)
             for name in config.recipes
-            if any(training.recipe == name for training in trainings)
+            if any(training.recipe == name for training in training_runs)
         },
         "warnings": [
             f"The number of training images of {dataset} is unknown without reading them: the estimate excludes its "

@@ -11,7 +11,7 @@ from robust201.core.user_code import UserFunction
 from robust201.evaluation.user_task import UserTask
 from robust201.sweep.sweep_yaml import ConfigPath
 from robust201.tasks import TASKS, Task
-from robust201.tasks.columns import RESERVED
+from robust201.tasks.columns import RESERVED_NAMES
 from robust201.tasks.constraints import CONSTRAINTS, Norm
 from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, sort_strengths
 
@@ -65,7 +65,7 @@ class UserTaskParameters(Parameters):
     def _check_kind(self) -> Self:
         if self.kind == "measure":
             is_unique = len(set(self.columns)) == len(self.columns)
-            reserved = [name for name in self.columns if name in RESERVED]
+            reserved = [name for name in self.columns if name in RESERVED_NAMES]
             if not self.columns or not is_unique or reserved:
                 raise ValueError(
                     "columns: expected one or more different names for a measure's numbers, other than the reserved "
@@ -117,7 +117,7 @@ class UserTaskParameters(Parameters):
         return True
 
     @property
-    def own_images(self) -> ImageSelection | None:
+    def image_selection(self) -> ImageSelection | None:
         if self.kind == "attack" or (self.split == "test" and self.images is None):
             return None
         return ImageSelection(self.split, self.images, self.image_seed)

@@ -8,6 +8,7 @@ fits, a class of its parameters. Tests that run for every task cover the new att
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
@@ -47,9 +48,9 @@ class Attack(Parameters):
                 f"epsilons: expected numbers up to 1, for pixels in [0, 1], such as 8/255, got {largest:g}."
             )
         _ = self.strengths
-        foreign = [name for name in self.model_fields_set if self.only_in.get(name, self.norm) != self.norm]
-        if foreign:
-            raise ValueError(f"{foreign[0]}: this attack does not have the parameter in {self.norm}. Remove it.")
+        unsupported = self.model_fields_set - {"norm", *self.field_names(self.norm)}
+        if unsupported:
+            raise ValueError(f"{min(unsupported)}: this attack does not have the parameter in {self.norm}. Remove it.")
         return self
 
     @model_serializer(mode="wrap")
@@ -117,7 +118,7 @@ class Pgd(Attack):
 class PgdVariant(Attack):
     """Projected gradient descent as in Wang and Horne (2020), with parameters in which their two programs differ."""
 
-    only_in: ClassVar[Mapping[str, Norm]] = {"rel_stepsize": "Linf", "step_size": "L2"}
+    norm_by_parameter: ClassVar[Mapping[str, Norm]] = {"rel_stepsize": "Linf", "step_size": "L2"}
 
     steps: PositiveInt
     """Number of steps."""
@@ -169,7 +170,7 @@ make no further queries; on the other datasets, fewer are made (docs/protocol/st
 class Apgd(Attack):
     """AutoAttack's APGD on the cross-entropy (Croce and Hein, 2020; for L1 balls, Croce and Hein, 2021)."""
 
-    only_in: ClassVar[Mapping[str, Norm]] = {"larger_epsilons": "L1"}
+    norm_by_parameter: ClassVar[Mapping[str, Norm]] = {"larger_epsilons": "L1"}
 
     steps: PositiveInt = 100
     """Number of iterations."""
@@ -279,7 +280,7 @@ class Fmn(Attack):
     as fooled at every epsilon at or above its distance.
     """
 
-    only_in: ClassVar[Mapping[str, Norm]] = {"projection": "L2"}
+    norm_by_parameter: ClassVar[Mapping[str, Norm]] = {"projection": "L2"}
     finds_distances: ClassVar[bool] = True
     min_strong_steps: ClassVar[int] = 50
     """Number of steps below which distances are overestimated."""
@@ -370,10 +371,10 @@ _PGD_7_EPSILONS = ("1/255", "2/255", "4/255", "8/255")
 _EPSILONS: dict[Norm, tuple[float | str, ...]] = {"Linf": PAPER_EPSILONS, "L2": (0.25, 0.5), "L1": (3.0, 6.0, 12.0)}
 """Default epsilons of each norm."""
 
-_ALL = Procedure()  # one run on every image
-_ONCE = Procedure(attacks="correct")  # one run on the images that are classified correctly
-_RESTARTS = replace(_ONCE, runs=lambda options, _n_classes: options.restarts)
-_TARGETS = replace(_ONCE, runs=lambda options, n_classes: options.n_runs(n_classes))
+_ALL_ONCE = Procedure()  # one run on every image
+_CORRECT_ONCE = Procedure(images="correct")  # one run on the images that are classified correctly
+_CORRECT_PER_RESTART = replace(_CORRECT_ONCE, count_runs=lambda options, _n_classes: options.restarts)
+_CORRECT_PER_TARGET = replace(_CORRECT_ONCE, count_runs=lambda options, n_classes: options.n_runs(n_classes))
 
 
 def _attack(
@@ -381,7 +382,7 @@ def _attack(
     name: str,
     model: type[Parameters],
     module: str,
-    procedure: Procedure = _ALL,
+    procedure: Procedure = _ALL_ONCE,
     norm: Norm | None = "Linf",
     attack: str = "",
     engines: tuple[str, ...] = ENGINES,
@@ -417,23 +418,23 @@ def _attack_in_all_norms(
         yield _attack(key + suffix, name + note, model, module, procedure, norm, key, **defaults_by_norm.get(norm, {}))
 
 
+_spatial_attack = partial(_attack, model=Spatial, module="spatial", procedure=_CORRECT_ONCE, norm=None)
+
 ATTACKS: tuple[Task, ...] = (
-    *_attack_in_all_norms("aa_apgd-ce", "APGD-CE", Apgd, "apgd", _RESTARTS, L1={"restarts": 5}),
-    *_attack_in_all_norms("aa_apgd-t", "APGD-T", ApgdTargeted, "apgd", _TARGETS, L1={"targets": 5}),
-    *_attack_in_all_norms("aa_fab-t", "FAB-T", FabTargeted, "fab", replace(_TARGETS, per="image")),
-    *_attack_in_all_norms("aa_square", "Square", Square, "square", replace(_RESTARTS, per="pool")),
-    *_attack_in_all_norms("aa_standard", "AutoAttack", Standard, "apgd", _ONCE),
+    *_attack_in_all_norms("aa_apgd-ce", "APGD-CE", Apgd, "apgd", _CORRECT_PER_RESTART, L1={"restarts": 5}),
+    *_attack_in_all_norms("aa_apgd-t", "APGD-T", ApgdTargeted, "apgd", _CORRECT_PER_TARGET, L1={"targets": 5}),
+    *_attack_in_all_norms("aa_fab-t", "FAB-T", FabTargeted, "fab", replace(_CORRECT_PER_TARGET, grouping="image")),
+    *_attack_in_all_norms("aa_square", "Square", Square, "square", replace(_CORRECT_PER_RESTART, grouping="pool")),
+    *_attack_in_all_norms("aa_standard", "AutoAttack", Standard, "apgd", _CORRECT_ONCE),
     _attack("fgsm", "FGSM", Fgsm, "fgsm", Procedure("image"), epsilons=PAPER_FGSM_EPSILONS),
     _attack("pgd", "PGD", Pgd, "pgd"),
     _attack("pgd_linf7", "PGD-7", PgdVariant, "pgd", epsilons=_PGD_7_EPSILONS, steps=7),
     _attack("pgd_l2", "PGD-L2", PgdVariant, "pgd", norm="L2", steps=100),
-    *_attack_in_all_norms("fmn", "FMN", Fmn, "fmn", replace(_ONCE, per="image")),
-    _attack("grid775", "Grid 775", Spatial, "spatial", _ONCE, None),
-    _attack("grid135", "Grid 135", Spatial, "spatial", _ONCE, None, rotations=15, translations=3),
-    _attack("grid775_10", "Grid 775, 10°", Spatial, "spatial", _ONCE, None, max_rotation=10.0),
-    _attack("rot30", "Rotation 30°", Spatial, "spatial", _ONCE, None, translations=1, max_translation=0.0),
-    _attack(
-        "rot10", "Rotation 10°", Spatial, "spatial", _ONCE, None, max_rotation=10.0, translations=1, max_translation=0.0
-    ),
+    *_attack_in_all_norms("fmn", "FMN", Fmn, "fmn", replace(_CORRECT_ONCE, grouping="image")),
+    _spatial_attack("grid775", "Grid 775"),
+    _spatial_attack("grid135", "Grid 135", rotations=15, translations=3),
+    _spatial_attack("grid775_10", "Grid 775, 10°", max_rotation=10.0),
+    _spatial_attack("rot30", "Rotation 30°", translations=1, max_translation=0.0),
+    _spatial_attack("rot10", "Rotation 10°", max_rotation=10.0, translations=1, max_translation=0.0),
 )
 """Attacks, in the order in which results are listed."""

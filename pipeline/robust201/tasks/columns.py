@@ -112,13 +112,13 @@ class Column:
         field: name in the measurement's JSON object; empty if this is the measurement's only column.
         dtype: NumPy type.
         dimensions: lengths of the axes.
-        add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
-            to the total at these indices, as counts or in fixed point. None if the column is computed from `cm`.
+        contribute: (outputs) → flat indices (B,) int64 into the leading axes, and the images' terms (B, …) int64 of the
+            total at these indices, as counts or in fixed point. None if the column is computed from `cm`.
         count_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
             column's; None if the column contains no means.
         largest: largest per-image number, for means; `to_fixed_point` clips larger numbers to it.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
-        is_counted: (array, `cm`) → whether a column of integers agrees with `cm`; None if this cannot be checked.
+        agrees_with_cm: (array, `cm`) → whether a column of integers agrees with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
@@ -129,11 +129,11 @@ class Column:
     field: str = ""
     dtype: np.dtype[Any] = _FLOAT64
     dimensions: tuple[Dimension, ...] = ()
-    add: "Callable[[ModelOutputs], tuple[torch.Tensor, torch.Tensor]] | None" = None
+    contribute: "Callable[[ModelOutputs], tuple[torch.Tensor, torch.Tensor]] | None" = None
     count_images_per_mean: Callable[[Counts], Counts] | None = None
     largest: float = 1.0
     value_from_counts: Callable[[Counts], NDArray[np.float64]] | None = None
-    is_counted: Callable[[NDArray[Any], Counts], bool] | None = None
+    agrees_with_cm: Callable[[NDArray[Any], Counts], bool] | None = None
     elements: Mapping[str, str] | None = None
     wide_dtype: np.dtype[Any] | None = None
 
@@ -163,17 +163,17 @@ class Column:
         return "images" in self.dimensions
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the values are whole numbers, which no file format rounds."""
+    def is_integer(self) -> bool:
+        """Whether the values are integers, which no file format rounds."""
         return self.dtype.kind != "f"
 
     @property
     def is_distribution(self) -> bool:
         """Whether rows are means of softmax vectors, which sum to 1."""
-        return self.is_matrix and not self.is_exact
+        return self.is_matrix and not self.is_integer
 
     @property
-    def parquet(self) -> dict[str, ColumnSource]:
+    def parquet_sources(self) -> dict[str, ColumnSource]:
         """The column's representation in exported Parquet files, by Parquet column name."""
         if self.elements is None:
             return {self.name: ColumnSource(self.meaning, self.name)}
@@ -182,15 +182,15 @@ class Column:
         }
 
 
-def _add_count(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+def _contribute_count(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.labels * outputs.logits.shape[1] + outputs.predicted, outputs.labels.new_ones(len(outputs.labels))
 
 
-def _add_outcome(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+def _contribute_outcome(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.is_wrong.long(), outputs.labels.new_ones(len(outputs.labels))
 
 
-def _add_confidence_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+def _contribute_confidence_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.is_wrong.long(), outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
 
 
@@ -204,7 +204,7 @@ def _correct_and_wrong(cm: Counts) -> Counts:
     return np.stack([n_correct, cm.sum(axis=(-2, -1)) - n_correct], axis=-1)
 
 
-def _are_predictions_counted(predictions: NDArray[Any], cm: Counts) -> bool:
+def _predictions_agree(predictions: NDArray[Any], cm: Counts) -> bool:
     return np.array_equal(np.bincount(predictions, minlength=len(cm)), cm.sum(axis=0))
 
 
@@ -219,7 +219,7 @@ DISTANCES = "distances"
 """Column of per-image distances; the measurement has the same name."""
 
 
-def _add_distance(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+def _contribute_distance(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     if outputs.measure_distances is None:
         return outputs.positions, (~outputs.is_wrong).long() * NOT_FOOLED_DISTANCE
     distances = outputs.measure_distances().double()
@@ -228,7 +228,7 @@ def _add_distance(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.positions, units.where(outputs.is_wrong, units.new_full((), NOT_FOOLED_DISTANCE))
 
 
-def _are_distances_counted(distances: NDArray[Any], cm: Counts) -> bool:
+def _distances_agree(distances: NDArray[Any], cm: Counts) -> bool:
     n_fooled = np.count_nonzero(distances != NOT_FOOLED_DISTANCE)
     return bool(n_fooled == cm.sum() - np.trace(cm) and distances.max(initial=0) <= NOT_FOOLED_DISTANCE)
 
@@ -264,7 +264,7 @@ COLUMNS: dict[str, Column] = {
             "C x C: row i is the mean softmax over images of true class i.",
             field="label",
             dimensions=_MATRIX,
-            add=lambda outputs: (outputs.labels, outputs.confidences),
+            contribute=lambda outputs: (outputs.labels, outputs.confidences),
             count_images_per_mean=lambda cm: cm.sum(axis=-1)[..., None],
         ),
         Column(
@@ -273,7 +273,7 @@ COLUMNS: dict[str, Column] = {
             "C x C: row j is the mean softmax over images predicted as j; null where there are none.",
             field="argmax",
             dimensions=_MATRIX,
-            add=lambda outputs: (outputs.predicted, outputs.confidences),
+            contribute=lambda outputs: (outputs.predicted, outputs.confidences),
             count_images_per_mean=lambda cm: cm.sum(axis=-2)[..., None],
         ),
         Column(
@@ -281,7 +281,7 @@ COLUMNS: dict[str, Column] = {
             "confidence",
             field="prediction",
             dimensions=(2,),
-            add=_add_confidence_by_correctness,
+            contribute=_contribute_confidence_by_correctness,
             count_images_per_mean=_correct_and_wrong,
             elements={
                 "confidence_correct": "Mean confidence in the predicted class of correctly classified images; null if "
@@ -295,7 +295,7 @@ COLUMNS: dict[str, Column] = {
             "C x C: entry (i, j) counts images of true class i predicted as j.",
             dtype=np.dtype(np.int32),
             dimensions=_MATRIX,
-            add=_add_count,
+            contribute=_contribute_count,
         ),
         Column(
             "predictions",
@@ -304,8 +304,8 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.uint8),
             wide_dtype=np.dtype(np.uint16),
             dimensions=("images",),
-            add=lambda outputs: (outputs.positions, outputs.predicted),
-            is_counted=_are_predictions_counted,
+            contribute=lambda outputs: (outputs.positions, outputs.predicted),
+            agrees_with_cm=_predictions_agree,
         ),
         Column(
             DISTANCES,
@@ -315,8 +315,8 @@ COLUMNS: dict[str, Column] = {
             "key has no norm, 0 for misclassified images.",
             dtype=np.dtype(np.int64),
             dimensions=("images",),
-            add=_add_distance,
-            is_counted=_are_distances_counted,
+            contribute=_contribute_distance,
+            agrees_with_cm=_distances_agree,
         ),
         Column(
             OUTCOME_COUNTS,
@@ -324,8 +324,8 @@ COLUMNS: dict[str, Column] = {
             "Images that were classified correctly, and images that were not.",
             dtype=np.dtype(np.int32),
             dimensions=(2,),
-            add=_add_outcome,
-            is_counted=lambda counts, cm: np.array_equal(counts, _correct_and_wrong(cm)),
+            contribute=_contribute_outcome,
+            agrees_with_cm=lambda counts, cm: np.array_equal(counts, _correct_and_wrong(cm)),
         ),
     )
 }
@@ -343,15 +343,15 @@ MEASUREMENTS: dict[str, dict[str, Column]] = {
 """Columns of each measurement, by field of its JSON object. Measurements are named as in the sweep YAML and in exported
 files."""
 
-ELEMENTS: dict[str, tuple[str, ColumnSource]] = {
+ELEMENT_COLUMNS: dict[str, tuple[str, ColumnSource]] = {
     name: (column.measurement, source)
     for column in COLUMNS.values()
-    for name, source in column.parquet.items()
+    for name, source in column.parquet_sources.items()
     if source.element is not None
 }
-"""Parquet column of one element of an array, such as ``confidence_correct`` → its measurement and source."""
+"""Parquet column with one element of an array, such as ``confidence_correct`` → its measurement and source."""
 
-PUBLISHED = ("accuracy", "confidence", "cm")
+PUBLISHED_MEASUREMENTS = ("accuracy", "confidence", "cm")
 """Measurements of the published dataset; also a sweep's default for up to `MAX_COUNTED_CLASSES` classes."""
 
 DESCRIPTIVE_COLUMNS = (
@@ -363,7 +363,7 @@ DESCRIPTIVE_COLUMNS = (
 CORRECT_BITS = "correct_bits"
 """Column of exported Parquet files with packed per-image outcomes, computed from predictions and labels."""
 
-RESERVED = frozenset(
+RESERVED_NAMES = frozenset(
     {
         *DESCRIPTIVE_COLUMNS,
         CORRECT_BITS,
@@ -371,7 +371,7 @@ RESERVED = frozenset(
         "value",  # column of a DataFrame
         *COLUMNS,
         *MEASUREMENTS,
-        *(name for column in COLUMNS.values() for name in column.parquet),
+        *(name for column in COLUMNS.values() for name in column.parquet_sources),
     }
 )
 """Names that a measure's columns must not have."""
@@ -415,10 +415,7 @@ def count_matrix(values: Values) -> Counts:
 
 
 def fields_of(measurement: str) -> dict[str, str]:
-    """Return the column of each JSON field of a measurement.
-
-    Each column of a measure is a measurement of its own, under the empty field name.
-    """
+    """Return the column of each JSON field of a measurement; for a column of a measure, the only field is ``""``."""
     if measurement not in MEASUREMENTS:
         return {"": measurement}
     return {name: column.name for name, column in MEASUREMENTS[measurement].items()}
@@ -428,17 +425,18 @@ def column_sources(measurement: str) -> dict[str, ColumnSource]:
     """Return a measurement's columns in exported Parquet files, by name."""
     if measurement not in MEASUREMENTS:
         return {measurement: ColumnSource(f"Measure {measurement} of the network.", measurement)}
-    return {name: source for column in MEASUREMENTS[measurement].values() for name, source in column.parquet.items()}
+    return dict(item for column in MEASUREMENTS[measurement].values() for item in column.parquet_sources.items())
 
 
 def count_numbers(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
     """Return how many integers and how many floating-point numbers these columns of one result contain."""
-    sizes = [(COLUMNS[name].is_exact, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
-    return sum(size for is_exact, size in sizes if is_exact), sum(size for is_exact, size in sizes if not is_exact)
+    sizes = [(COLUMNS[name].is_integer, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
+    n_integers = sum(size for is_integer, size in sizes if is_integer)
+    return n_integers, sum(size for _, size in sizes) - n_integers
 
 
 def count_classes(values: Values) -> int:
-    """Return a result's number of classes; 0 if no column's shape contains it."""
+    """Return the number of classes of a result; 0 if no column's shape contains it."""
     for name, array in values.items():
         dimensions = COLUMNS[name].dimensions if name in COLUMNS else ()
         if "classes" in dimensions and array.ndim == len(dimensions):

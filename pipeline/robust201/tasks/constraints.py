@@ -24,7 +24,7 @@ class Constraint:
         name: name of the norm; published keys of attacks end with ``@`` and this name.
         order: order of the norm.
         divisor: radius = strength / divisor; 255 where strengths are given in units of 1/255.
-        axis: label of the strengths' axis in figures.
+        axis_label: label of the strengths' axis in figures.
         slack: distance by which float32 images may lie outside the ball, for pixels in [0, 1]. Attacks add,
             subtract, project and clip a few times, and each operation rounds.
         relative_slack: additional slack as a fraction of the radius, because the rounding errors of float32 sums grow
@@ -34,7 +34,7 @@ class Constraint:
     name: Norm
     order: Literal["inf", 2, 1]
     divisor: float
-    axis: str
+    axis_label: str
     slack: float
     relative_slack: float = 0.0
 

@@ -32,7 +32,7 @@ class MeasureParameters(Parameters):
     """Seed of the random selection of images."""
 
     @property
-    def own_images(self) -> ImageSelection:
+    def image_selection(self) -> ImageSelection:
         return ImageSelection(self.split, self.images, self.image_seed)
 
     def identity(self) -> dict[str, Any]:

@@ -38,8 +38,8 @@ class Parameters(StrictModel):
     min_classes: ClassVar[int] = 1
     """Minimum number of classes that the task supports."""
 
-    only_in: ClassVar[Mapping[str, Norm]] = {}
-    """Parameter that exists in one norm only → this norm."""
+    norm_by_parameter: ClassVar[Mapping[str, Norm]] = {}
+    """Norm of each parameter that exists in only one norm."""
 
     role: ClassVar[Role] = "white box"
     """Kind of attack, by which `evaluation.attack_flags` selects accuracies to compare for signs of weak attacks."""
@@ -50,7 +50,8 @@ class Parameters(StrictModel):
     @classmethod
     def field_names(cls, norm: Norm | None) -> tuple[str, ...]:
         """Return the names of the parameters that a key has in a norm."""
-        return tuple(name for name in cls.model_fields if name != "norm" and cls.only_in.get(name, norm) == norm)
+        names = (name for name in cls.model_fields if name != "norm")
+        return tuple(name for name in names if cls.norm_by_parameter.get(name, norm) == norm)
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -89,8 +90,8 @@ class Parameters(StrictModel):
         return self._images_file
 
     @property
-    def own_images(self) -> ImageSelection | None:
-        """The selection of images that a measure or a file requests; None for the sweep's selection."""
+    def image_selection(self) -> ImageSelection | None:
+        """Images that a measure or a file selects; None for the sweep's images."""
         return None if self._images_file is None else ImageSelection("test", file=self._images_file)
 
     @property

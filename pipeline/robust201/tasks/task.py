@@ -25,18 +25,18 @@ class Procedure:
     """How an attack of this package is run on images at several strengths (see `attacks.runner`).
 
     Attributes:
-        per: what is attacked together. `sample`: one batch of samples (one image at one strength each). `image`: one
-            batch of images at all strengths, for attacks that serve all strengths with one run. `pool`: as many images
-            at all strengths as fit into memory; the attack itself divides them into batches.
-        attacks: `all` images, or only those that are `correct` (classified correctly without an attack).
-        runs: (parameters, number of classes) → number of runs. After each run, the results are classified, and only
-            images that resist are attacked again. Images that resist all runs are returned unchanged. None for a single
-            run whose results are returned as they are.
+        grouping: samples that are attacked together; a sample is one image at one strength. `sample`: one batch of
+            samples. `image`: one batch of images at all strengths, for attacks that serve all strengths with one run.
+            `pool`: as many images at all strengths as fit into memory; the attack itself divides them into batches.
+        images: attacked images: `all`, or only those that are classified correctly without an attack (`correct`).
+        count_runs: (parameters, number of classes) → number of runs. After each run, the results are classified, and
+            only images that resist are attacked again. Images that resist all runs are returned unchanged. None for a
+            single run whose results are returned as they are.
     """
 
-    per: Literal["sample", "image", "pool"] = "sample"
-    attacks: Literal["all", "correct"] = "all"
-    runs: Callable[[Any, int], int] | None = None
+    grouping: Literal["sample", "image", "pool"] = "sample"
+    images: Literal["all", "correct"] = "all"
+    count_runs: Callable[[Any, int], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Task:
         """Names of the key's parameters in the sweep YAML."""
         return self.model.field_names(self.norm)
 
-    def complete(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def complete_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Add the key's norm and defaults to parameters from a sweep; the result has the fields of `model`.
 
         Raises:
@@ -108,7 +108,7 @@ class Task:
         Raises:
             ValueError: a field is invalid (pydantic's ValidationError is a subclass).
         """
-        return self.model(**self.complete(fields))
+        return self.model(**self.complete_fields(fields))
 
     @property
     def is_divisible(self) -> bool:

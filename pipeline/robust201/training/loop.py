@@ -129,7 +129,7 @@ def train(
         state_folder = StateFolder(states, training_id)
     run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
-        run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
+        run = _TrainingRun(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
         state = None if state_folder is None else state_folder.load(max_step=target_steps[0])
         if state is not None:
             run.restore(state)
@@ -142,7 +142,7 @@ def train(
         yield snapshot
 
 
-class _Training:
+class _TrainingRun:
     """A training run: the network, its optimiser, and the position in the training data."""
 
     def __init__(
