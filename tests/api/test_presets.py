@@ -14,7 +14,7 @@ from robust201.analysis.evaluation import Evaluation
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import select
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import CORRUPTIONS, FEW_CLASSES, PRESETS, TASKS
+from robust201.tasks import CORRUPTIONS, FEW_CLASSES_KEYS, PRESETS, TASKS
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images(60)
@@ -32,10 +32,10 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "aa_fab-t": {"steps": 3},
         "aa_square": {"queries": 20},
     }
-    for keys in (PRESETS["quick"], FEW_CLASSES):
+    for keys in (PRESETS["quick"], FEW_CLASSES_KEYS):
         for key in keys.keys() & reduced_fields.keys():
             monkeypatch.setitem(keys, key, keys[key] | reduced_fields[key])
-    monkeypatch.setattr(api, "QUICK_IMAGES", 20)
+    monkeypatch.setattr(api, "N_QUICK_IMAGES", 20)
 
 
 def without_seconds(evaluation: Evaluation) -> pd.DataFrame:

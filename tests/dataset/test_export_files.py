@@ -91,7 +91,7 @@ def test_interrupt_during_submission_takes_effect_after_the_last_key(tmp_path, m
     submitted_keys, submit = [], ProcessPoolExecutor.submit
 
     def interrupt_and_submit(pool, write, key):
-        submitted_keys.append(key.form.key)
+        submitted_keys.append(key.key_format.key)
         signal.raise_signal(signal.SIGINT)
         return submit(pool, write, key)
 

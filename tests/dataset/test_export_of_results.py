@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import DatasetError, IncompleteError, ShardDamagedError
-from robust201.dataset.export import evaluated_images, export_dataset
+from robust201.dataset.export import export_dataset, load_evaluated_images
 from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.verify_results import check_clean_accuracy
 from robust201.store.names import shard_name
@@ -68,7 +68,7 @@ def test_outcomes_come_from_predictions_and_labels(make_sweep, tmp_path):
     assert read_tree(tmp_path / "again") == read_tree(tmp_path / "out")
     plan = make_plan(make_sweep(keys=KEYS, images={"count": 5}), plan.facts, folder.slices)
     with pytest.raises(DatasetError, match="digits"):
-        evaluated_images(plan, "digits")
+        load_evaluated_images(plan, "digits")
 
 
 def test_clean_accuracies_are_compared_with_recorded_ones(make_sweep):

@@ -45,7 +45,7 @@ INVALID_VALUES: dict[str, tuple[str, str, Any]] = {
 def test_reader_rejects_invalid_id_or_value(tmp_path: Path, case: str) -> None:
     measurement, identifier, invalid_value = INVALID_VALUES[case]
     values_by_id = {str(index): VALID_VALUES[measurement] for index in (0, 2, 3)} | {identifier: invalid_value}
-    dataset = Dataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measurement))
+    dataset = Dataset(write_results(tmp_path, {"pgd": values_by_id}, measurement=measurement))
     readers: list[Callable[[], Any]] = [lambda: dataset.table]
     if measurement != "accuracy":
         readers = [

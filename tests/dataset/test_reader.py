@@ -60,7 +60,7 @@ def published_folder(tmp_path_factory) -> Path:
             }
             for measure, values in values_by_measure.items():
                 values_by_id = dict.fromkeys(("0", "309"), values[0] if task.kind == "clean" else values)
-                write_results(out, {task.published_key: values_by_id}, dataset=dataset_name, measure=measure)
+                write_results(out, {task.published_key: values_by_id}, dataset=dataset_name, measurement=measure)
     (out / "meta.json").write_text(nasbench201.meta_text(spell_epsilons(strengths, TASKS, "published")))
     return out
 

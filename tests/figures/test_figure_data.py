@@ -145,7 +145,7 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
         "1": make_confidences(0.8, 0.5, 0.7),
         "2": make_confidences(0.7, 0.6, 0.8),
     }
-    results = results_of(write_results(tmp_path, {"clean": rows}, measure="confidence"))
+    results = results_of(write_results(tmp_path, {"clean": rows}, measurement="confidence"))
     curves = confidence_curves(results).set_index("confidence")
     if_right, if_wrong, true_class = CONFIDENCES
     assert curves.loc[if_right, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.75, 0.8, 0.85, 3])
@@ -170,8 +170,8 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
     clean = {"0": make_class_confidences([0.6, 0.5], [0.8, None]), "1": make_class_confidences([0.7, 0.1], [0.6, 0.9])}
     values_at_other_strength = make_class_confidences([0, 0], [1, 1])
-    attacked_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
-    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked_confidences}, measure="confidence"))
+    pgd_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd_confidences}, measurement="confidence"))
     rows = class_confidences(results)
     assert list(dict.fromkeys(zip(rows["key"], rows["strength"], strict=True))) == [("clean", 0.0), ("pgd", 1.0)]
     medians = rows[rows["key"] == "clean"].set_index(["confidence", "class"])["median"].to_dict()
@@ -187,7 +187,7 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
 def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     confidences = [make_class_confidences([0.6, 0.5], [0.8, 0.7]), make_class_confidences([0.2, 0.1], [0.4, 0.3])]
-    results = results_of(write_results(tmp_path, {"pgd": {"0": confidences}}, measure="confidence"))
+    results = results_of(write_results(tmp_path, {"pgd": {"0": confidences}}, measurement="confidence"))
     rows = one_class_confidence(results)
     assert rows["strength"].tolist() == [1.0, 1.0, 8.0, 8.0]
     assert rows["confidence"].tolist() == 2 * list(CLASS_CONFIDENCES)
@@ -197,7 +197,7 @@ def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path):
 def test_confusion_matrices_are_summed_and_divided_by_row(tmp_path):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.5]}})
     rows = {"0": [[[0, 4], [4, 0]], [[3, 1], [0, 4]]], "1": [[[4, 0], [4, 0]], [[1, 3], [4, 0]]]}
-    fractions = confusion_fractions(results_of(write_results(tmp_path, {"pgd": rows}, measure="cm")))
+    fractions = confusion_fractions(results_of(write_results(tmp_path, {"pgd": rows}, measurement="cm")))
     # Attacks are shown at the strength nearest to 1/255.
     assert list(fractions.index) == [("pgd", 1.0, 0), ("pgd", 1.0, 1)]
     assert fractions.to_numpy().tolist() == [[0.5, 0.5], [1, 0]]

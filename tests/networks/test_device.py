@@ -110,9 +110,9 @@ def test_algorithms_are_deterministic_inside_and_settings_are_restored(debug_mod
 
     torch.set_deterministic_debug_mode(debug_mode)
     try:
-        before = settings()
+        settings_before = settings()
         with torch.no_grad(), isolated(CPU, mode="error"):
             assert settings() == (2, True, False, True)
-        assert settings() == before
+        assert settings() == settings_before
     finally:
         torch.set_deterministic_debug_mode(0)

@@ -115,6 +115,6 @@ def test_filtered_run_needs_only_the_weights_of_its_networks(robust201, write_sw
     assert json.loads(robust201("status", sweep, "--json").out)["complete"] is False
     export = ("export", tmp_path / "results", "--out", tmp_path / "dataset")
     assert robust201(*export).code == 3
-    partial = robust201(*export, "--partial")
-    assert (partial.code, partial.err) == (3, "missing: 1 evaluation of digits clean\n")
+    partial_result = robust201(*export, "--partial")
+    assert (partial_result.code, partial_result.err) == (3, "missing: 1 evaluation of digits clean\n")
     assert robust201("verify", tmp_path / "results", "--export", tmp_path / "dataset").code == 3

@@ -121,8 +121,8 @@ def check_example(robust201: RunCommand, results: Path) -> None:
         assert columns["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
         assert columns["jacobian", name, ""][0.0]["squared_norm"] > 0
     assert robust201("export", results, "--out", "dataset", "--parquet").code == 0
-    verdict = robust201("verify", results, "--export", "dataset")
-    assert verdict.code == 0, verdict.err
+    verify_result = robust201("verify", results, "--export", "dataset")
+    assert verify_result.code == 0, verify_result.err
     comparison = json.loads(robust201("verify", results, "--against", "dataset", "--json").out)
     keys = {row["key"] for row in comparison["comparisons"]}
     assert keys >= {"clean", "corners", "margins margin", "jacobian squared_norm"}
@@ -144,24 +144,24 @@ def test_documented_example_runs(example_folder, robust201):
     assert "0 missing" in rerun.err
 
 
-# --- networks whose numbers would be wrong ----------------------------------------------------------------------------
+# --- networks with unreliable results ---------------------------------------------------------------------------------
 
 
 def test_unstable_network_blocks_its_parts_and_its_export(write_custom_sweep, robust201, tmp_path):
-    switch = tmp_path / "unstable"
+    unstable_marker = tmp_path / "unstable"
     models = MODELS.replace(
         "        return self.head(",
-        f"        if __import__('pathlib').Path({str(switch)!r}).exists():\n"
+        f"        if __import__('pathlib').Path({str(unstable_marker)!r}).exists():\n"
         "            images = images + __import__('torch').rand(1)\n        return self.head(",
     )
     sweep = write_custom_sweep(THREE_KEYS, models, architectures=["narrow", "wide"])
     run, export = ("run", "--allow-code", sweep), ("export", tmp_path / "results", "--out", tmp_path / "dataset")
     assert robust201(*run, "--keys", "clean").code == 0
-    switch.touch()
+    unstable_marker.touch()
     result = robust201(*run, "--architectures", "narrow")
     assert result.code == 3
     assert "1 failure;" in result.err  # the other keys are not attempted
-    switch.unlink()
+    unstable_marker.unlink()
     finished = robust201(*run)
     assert (finished.code, "narrow random-s0 digits" in finished.err) == (3, True)
     assert robust201("merge", tmp_path / "results", "--out", tmp_path / "merged").code == 0

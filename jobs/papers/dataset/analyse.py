@@ -64,7 +64,7 @@ N_NEIGHBOURS = 24
 N_REPLICATES = 2000
 
 
-def test_claims(results: Results) -> list[Claim]:
+def judge_claims(results: Results) -> list[Claim]:
     """Return the paper's claims that results of cells can test, with verdicts."""
     return [
         claim_cell_counts(results),
@@ -387,7 +387,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     results = read_results(arguments.export)
-    claims = test_claims(results)
+    claims = judge_claims(results)
     write_table(arguments.folder / "tables/claims.csv", pd.DataFrame(claims))
     write_table(arguments.folder / "tables/medians.csv", compare_medians(results))
     if len(curves := compare_curves(results)):

@@ -15,7 +15,7 @@ from robust201.analysis.tables import Cell, format_percent, format_range, latex_
 from robust201.analysis.terms import mean_accuracy, require_evaluations
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import CLEAN, kind_of
-from robust201.dataset.outcomes import Outcomes, checked_outcomes
+from robust201.dataset.outcomes import Outcomes, read_checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import Ties, mean_accuracy_intervals, mean_accuracy_ties, ties_with_best
@@ -237,7 +237,7 @@ def _stored_outcomes(
     """Return the outcomes of each evaluation, in the networks' order; None if any network lacks outcomes."""
     all_outcomes = []
     for key, strength in evaluations:
-        outcomes = checked_outcomes(results.reader, results.name, key, strength)
+        outcomes = read_checked_outcomes(results.reader, results.name, key, strength)
         if outcomes is None or not {*networks} <= {*outcomes.architectures}:
             return None
         all_outcomes.append(outcomes.of(networks))

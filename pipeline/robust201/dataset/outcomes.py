@@ -84,7 +84,7 @@ def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strengt
     return Outcomes(tuple(evaluated), np.stack([packed_by_network[network] for network in evaluated]), n_images)
 
 
-def checked_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes | None:
+def read_checked_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes | None:
     """Read outcomes, and check that they agree with the accuracies; return None if there are no outcomes.
 
     Raises:

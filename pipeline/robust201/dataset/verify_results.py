@@ -194,9 +194,9 @@ def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     yield from check_listing(out, digests)
     try:
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
-            options, new = _read_export_options(out, digests), Path(temporary) / "export"
-            export_results(plan, folder, new, **options)
-            yield from _compare_exports(out, digests, new)
+            options, new_export = _read_export_options(out, digests), Path(temporary) / "export"
+            export_results(plan, folder, new_export, **options)
+            yield from _compare_exports(out, digests, new_export)
     except (OSError, IncompleteError, InputError, StorageError) as error:
         yield f"Verifying failed for {out}: {error}"
 
@@ -216,16 +216,16 @@ def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterator[str]:
+def _compare_exports(out: Path, digests: Mapping[str, str], new_export: Path) -> Iterator[str]:
     """Compare an export with a new export of the same results (see `check_export`)."""
-    sweeps = [(read_object(folder / SWEEP_FILE) or {}) | {"robust201": None} for folder in (out, new)]
+    sweeps = [(read_object(folder / SWEEP_FILE) or {}) | {"robust201": None} for folder in (out, new_export)]
     if sweeps[0] != sweeps[1]:
         yield (
             f"Verifying failed for {out / SWEEP_FILE}: it is not the sweep of these results. Use the folder to which "
             f"these results were exported. {REEXPORT}"
         )
         return
-    new_digests = read_listing(new)
+    new_digests = read_listing(new_export)
     for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE}):
         if digests.get(name) != new_digests.get(name):
             yield (

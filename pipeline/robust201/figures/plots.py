@@ -1,4 +1,4 @@
-"""Figures as PNG, SVG and PDF files, or their numbers as CSV files. Equal results give equal bytes."""
+"""Figures as PNG, SVG and PDF files, or their numbers as CSV files."""
 
 from collections.abc import Sequence
 from dataclasses import replace

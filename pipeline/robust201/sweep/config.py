@@ -11,14 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.precision import MAX_THREADS, Precision
@@ -739,8 +732,8 @@ def _parse_parameters(name: str, task: Task, fields: Mapping[str, Any]) -> Param
     if task.kind in ("corruption", "measure") or not isinstance(fields.get("images"), Mapping):
         return _validate(task.model, task.complete_fields(fields), name)
     images = _validate(_ImagesFile, fields["images"], name, "images")
-    others = {field: value for field, value in fields.items() if field != "images"}
-    return _validate(task.model, task.complete_fields(others), name).with_images(str(images.file))
+    other_fields = {field: value for field, value in fields.items() if field != "images"}
+    return _validate(task.model, task.complete_fields(other_fields), name).with_images(str(images.file))
 
 
 def _validate(model: type[_ModelT], fields: Mapping[str, Any], *names: str) -> _ModelT:

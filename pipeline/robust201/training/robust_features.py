@@ -43,7 +43,7 @@ _VERSION = 1
 """Version of the algorithm. It changes whenever equal settings give different images than before."""
 
 _NORM_OFFSET = 1e-10
-"""Added to norms in denominators."""
+"""Number that is added to norms in denominators, which may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
