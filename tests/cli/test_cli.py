@@ -84,7 +84,7 @@ def test_commands_print_valid_json_and_matching_tables(robust201, write_sweep, f
     table = robust201("status", sweep).out
     assert table.count("100%") == 5  # the first line, three keys and all keys together
     assert "evaluations/s" not in table
-    assert json.loads(robust201("verify", "--json", finished_results).out)["sound"]
+    assert json.loads(robust201("verify", "--json", finished_results).out)["valid"]
     doctor_output = robust201("doctor", sweep).out
     assert all(f" {check}: " in doctor_output for check in ("torch", "checkpoints", "digits", "disk"))
 

@@ -183,7 +183,7 @@ def test_bf16_average_pooling_is_unbiased(factor, size):
     pooling = kernels.AveragePooling(4, factor, device=CPU, dtype=torch.bfloat16)
     torch.testing.assert_close(pooling(x).double(), exact.detach(), rtol=2.01 * ROUNDING, atol=1e-4)
     max_gradient = float((2.25 * gradient).abs().max())
-    for result in (pooling.backward(gradient), pooling.backward(gradient.clone(), consume=True)):
+    for result in (pooling.backward(gradient), pooling.backward(gradient.clone(), overwrite=True)):
         torch.testing.assert_close(result.double(), exact_gradient, rtol=0, atol=3 * ROUNDING * max_gradient * factor)
     constant = torch.full_like(x, 1.25)
     assert torch.equal(pooling(constant), factor * constant)

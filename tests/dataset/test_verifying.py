@@ -40,7 +40,7 @@ def test_only_the_part_of_a_damaged_shard_is_computed_again(finished_results, tm
     result = robust201("verify", finished_results, "--json")
     payload = json.loads(result.out)
     n_missing = payload["planned"] - payload["evaluations"]
-    assert (result.code, payload["sound"], payload["missing"]) == (3, False, n_missing)
+    assert (result.code, payload["valid"], payload["missing"]) == (3, False, n_missing)
     assert [finding["kind"] for finding in payload["findings"]] == ["damaged", "missing"]
     assert list_shards(finished_results) == other_paths
     assert robust201("run", write_sweep()).code == 0

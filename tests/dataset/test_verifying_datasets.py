@@ -137,4 +137,4 @@ def test_verify_command_reports_counts_and_rejects_options_for_results_folders(t
     verify_result = robust201("verify", tmp_path, "--json")
     assert verify_result.code == 4
     payload = json.loads(verify_result.out)
-    assert (payload["sound"], len(payload["problems"])) == (False, 1)
+    assert (payload["valid"], len(payload["problems"])) == (False, 1)

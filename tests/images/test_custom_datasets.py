@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import load_images
 from robust201.images.checks import LabelledImages
 from robust201.images.specs import custom_dataset
-from robust201.images.store import write_made_split
+from robust201.images.store import write_generated_split
 from tests.support.dataset_files import WRITERS, encode, fabricate
 
 SPEC = custom_dataset("birds", n_classes=4, image_size=8)
@@ -33,7 +33,7 @@ def test_load_images_reads_a_named_file(tmp_path, form):
 @pytest.mark.parametrize("array", ["images", "labels"])
 def test_folder_of_arrays_is_read_and_its_hashes_are_verified(tmp_path, array):
     images = LabelledImages(IMAGES, LABELS)
-    write_made_split(tmp_path, "test", images, recipe={}, n_classes=4)
+    write_generated_split(tmp_path, "test", images, recipe={}, n_classes=4)
     np.testing.assert_array_equal(load_images(SPEC, path=tmp_path).images, IMAGES)
     content = (tmp_path / f"test/{array}.npy").read_bytes()
     (tmp_path / f"test/{array}.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

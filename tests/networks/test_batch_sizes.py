@@ -149,7 +149,7 @@ def test_limit_is_halved_down_to_the_minimum():
     assert halved_limits == [25, 12, 6]
     assert sizes.maximum() == 8
     sizes.limit = None
-    assert (sizes.maximum(), sizes.largest) == (64, 0)
+    assert (sizes.maximum(), sizes.largest_batch) == (64, 0)
     assert not sizes.halve()
 
 
@@ -279,7 +279,7 @@ def test_each_size_of_logits_and_gradients_is_prepared_once():
     assert prepare.n_prepared == 3
     graphed.loss_and_gradient(pixels, labels)
     assert prepare.n_prepared == 4
-    assert graphed.batch_sizes.largest == 1024
+    assert graphed.batch_sizes.largest_batch == 1024
 
 
 def test_released_passes_are_prepared_again():

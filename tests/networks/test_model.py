@@ -139,7 +139,7 @@ def test_padded_network_calls_the_objective_with_the_rows_of_each_batch(
 
     with padded_network(network, 256, max_gradients) as model:
         outputs = evaluate(model, pixels, recording_objective, is_inference=is_inference)
-        assert model.batch_sizes.largest <= max_gradients
+        assert model.batch_sizes.largest_batch <= max_gradients
     # Images do not affect each other, so the outputs do not depend on the batches.
     assert_equal(outputs, evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference))
     assert {row for rows in requested_rows for row in range(rows.start, rows.stop)} == set(range(n_images))

@@ -72,7 +72,7 @@ def test_watch_ends_on_ctrl_c_inactivity_and_completion(robust201, write_sweep, 
     monkeypatch.setattr(time, "sleep", interrupt)
     interrupted_result = robust201("status", results, "--watch")
     assert (interrupted_result.code, interrupted_result.err, len(interrupted_result.out.splitlines())) == (3, "", 1)
-    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(monitoring, "_MAX_IDLE_SECONDS", 0.0)
     timeout_result = robust201("status", results, "--watch")
     assert (timeout_result.code, "No worker has been active" in timeout_result.err) == (3, True)
     assert robust201("run", sweep).code == 0
@@ -88,7 +88,7 @@ def test_active_run_restarts_the_waiting_time(monkeypatch):
     display = Display(describe_sweep, Console(file=io.StringIO()))
     monkeypatch.setattr(display, "update", lambda _status, inactive_seconds: inactive_times.append(inactive_seconds))
     assert monitoring._watch(lambda: next(readings), display) == 3
-    assert (inactive_times[4:7], inactive_times[-1]) == ([40.0, 0.0, 10.0], monitoring._PATIENCE_SECONDS)
+    assert (inactive_times[4:7], inactive_times[-1]) == ([40.0, 0.0, 10.0], monitoring._MAX_IDLE_SECONDS)
 
 
 def test_watch_survives_three_failed_readings_after_the_first(monkeypatch):

@@ -60,8 +60,8 @@ class EvaluationProgress:
         if not self.key:
             self._first_key_time = time.monotonic()
         unit = unit_of(task.constraint, task.kind)
-        ends = dict.fromkeys(format_strength(strengths[index], unit) for index in (0, -1))
-        self.strengths = f" at {' to '.join(ends)}" if any(ends) else ""
+        extremes = dict.fromkeys(format_strength(strengths[index], unit) for index in (0, -1))
+        self.strengths = f" at {' to '.join(extremes)}" if any(extremes) else ""
         self.key, self.stage, self._n_strengths, self._passes_of_key = task.key, "", len(strengths), 0.0
 
     def begin_stage(self, number: int, key: str, n_images: int) -> None:

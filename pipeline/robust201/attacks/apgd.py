@@ -58,10 +58,10 @@ def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differe
     def targeted_difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         # AutoAttack's expression, unchanged: reordering terms changes the last bits of the gradient.
         true_classes, target_classes = samples.labels[rows].clone(), targets[rows].clone()
-        ordered, _ = logits.sort(dim=1)
+        sorted_logits, _ = logits.sort(dim=1)
         row_numbers = torch.arange(len(logits), device=logits.device)
         return -(logits[row_numbers, true_classes] - logits[row_numbers, target_classes]) / (
-            ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
+            sorted_logits[:, -1] - 0.5 * (sorted_logits[:, -3] + sorted_logits[:, -4]) + 1e-12
         )
 
     return lambda images: model.value_and_gradient(images, targeted_difference_of_logits_ratio)
@@ -135,4 +135,4 @@ def _ascend_in_shrinking_balls(samples: Samples, n_steps: int, differentiate: _D
 
 
 def _project_to_l1(samples: Samples, images: torch.Tensor, radii: NDArray[np.float64]) -> torch.Tensor:
-    return images + correction_to_l1(samples.clean, images - samples.clean, samples.column(radii))
+    return images + correction_to_l1(samples.clean, images - samples.clean, samples.per_sample(radii))

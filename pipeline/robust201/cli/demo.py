@@ -24,7 +24,7 @@ def demo(
     """
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.ranking import rank_networks
-    from robust201.cli.run import compute, needs_guard, run_guarded
+    from robust201.cli.run import compute, needs_child_process, run_in_child_process
     from robust201.dataset.export import export_dataset
     from robust201.dataset.reader import Dataset
     from robust201.figures.plots import save_plots
@@ -33,8 +33,8 @@ def demo(
     from robust201.sweep.plan import open_results
 
     config = load_config(bundled(DEMO_SWEEP), results=str(out / "results"))
-    if needs_guard(config.execution):
-        raise typer.Exit(run_guarded())
+    if needs_child_process(config.execution):
+        raise typer.Exit(run_in_child_process())
     tally = compute(config)
     if not tally.is_complete:
         raise IncompleteError(

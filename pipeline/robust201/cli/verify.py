@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from robust201.dataset.verify_dataset import DatasetVerdict
     from robust201.dataset.verify_results import Verdict
 
-_PARAMETERS = {
+_ALLOWED_PARAMETERS = {
     "": {"path", "exported", "attack_flags", "as_json"},
     "--against": {"path", "against", "tolerance", "as_json"},
     "--with-libraries": {"path", "with_libraries", "images", "allow_code", "as_json"},
@@ -69,7 +69,7 @@ def verify(
     """
     mode = "--against" if against is not None else "--with-libraries" if with_libraries is not None else ""
     for name, option in explicit_options(context).items():
-        if name not in _PARAMETERS[mode]:
+        if name not in _ALLOWED_PARAMETERS[mode]:
             raise ConfigError(
                 f"Reading the command line failed for {option}: it does not apply to robust201 verify {mode}"
                 f"{'' if mode else 'without --against and --with-libraries'}. Remove the option."
@@ -128,7 +128,7 @@ def _verify_dataset(folder: Path, attack_flags: bool, *, as_json: bool) -> int:
     checks = [f"{console.format_count(verdict.n_evaluations, 'evaluation')} valid", listed]
     remarks = [f"warning: {remark}" for remark in verdict.remarks]
     _show_verdict(verdict, verdict.problems, remarks, checks, as_json=as_json)
-    return 0 if verdict.is_sound else 4
+    return 0 if verdict.is_valid else 4
 
 
 def _show_verdict(

@@ -37,7 +37,7 @@ class DatasetVerdict:
         remarks: messages about missing files or a missing listing.
         n_evaluations: number of evaluations whose values were checked.
         n_listed: number of files that `SHA256SUMS` lists; None if there is no such file.
-        flags: signs of weak attacks, which do not affect `is_sound`; None if they were not requested, or there are
+        flags: signs of weak attacks, which do not affect `is_valid`; None if they were not requested, or there are
             problems.
     """
 
@@ -48,12 +48,12 @@ class DatasetVerdict:
     flags: tuple[AttackFlag, ...] | None
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         return not self.problems
 
     def to_payload(self) -> dict[str, Any]:
         return {
-            "sound": self.is_sound,
+            "valid": self.is_valid,
             "problems": list(self.problems),
             "remarks": list(self.remarks),
             "evaluations": self.n_evaluations,

@@ -71,7 +71,7 @@ class Verdict:
 
     def to_payload(self) -> dict[str, Any]:
         return {
-            "sound": not (self.faults or self.export_problems),
+            "valid": not (self.faults or self.export_problems),
             "findings": [finding._asdict() for finding in self.findings],
             "export": list(self.export_problems),
             "files": self.n_files,
@@ -116,7 +116,7 @@ def verify_results(
     findings += [Finding("missing", ", ".join(cause.keys), str(cause)) for cause in causes]
     unstable = find_unstable_networks(plan, state.keys, results)
     findings += [Finding("unstable", *network) for network in unstable.values()]
-    is_sound = all(finding.kind == "missing" for finding in findings)
+    is_valid = all(finding.kind == "missing" for finding in findings)
     return Verdict(
         findings=tuple(findings),
         export_problems=() if export is None else tuple(check_export(plan, folder, export)),
@@ -124,8 +124,8 @@ def verify_results(
         n_evaluations=state.n_done,
         n_planned=plan.n_evaluations,
         n_exported=n_exported,
-        weights=check_clean_accuracy(plan, folder) if is_sound else None,
-        flags=_find_attack_flags_of_plan(results, plan) if is_sound and attack_flags else None,
+        weights=check_clean_accuracy(plan, folder) if is_valid else None,
+        flags=_find_attack_flags_of_plan(results, plan) if is_valid and attack_flags else None,
     )
 
 

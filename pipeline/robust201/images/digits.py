@@ -44,8 +44,8 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
     test_counts = np.floor(quotas).astype(np.int64)
     # Rounding down leaves some test images unassigned. They go to the classes with the largest remainders; between
     # equal remainders, the lower class number comes first.
-    by_remainder = np.argsort(test_counts - quotas, kind="stable")
-    test_counts[by_remainder[: n_test - test_counts.sum()]] += 1
+    classes_by_remainder = np.argsort(test_counts - quotas, kind="stable")
+    test_counts[classes_by_remainder[: n_test - test_counts.sum()]] += 1
     rows = []
     for label, count in zip(classes, test_counts, strict=True):
         members = np.flatnonzero(labels == label)

@@ -130,7 +130,7 @@ class CorruptedImages:
         return store
 
     def make_again(self, part: ImagePart) -> NDArray[np.uint8]:
-        """Generate missing or damaged images (see `make`), and return them, memory-mapped."""
+        """Generate images whose files are missing or damaged (see `find_intact`), and return them, memory-mapped."""
         self._make(part)
         return read_npy(self.path(part), mapped=True)
 
