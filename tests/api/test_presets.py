@@ -19,7 +19,7 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images(60)
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
-# Networks have random weights, and attacks few images and steps.
+# Networks have random weights, and attacks have few images and steps.
 pytestmark = pytest.mark.filterwarnings("ignore:(single step|ensemble|.* by chance)")
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
@@ -71,7 +71,7 @@ def test_quick_is_the_default_and_evaluates_a_reproducible_subset():
         assert result.protocols == default.protocols
 
 
-def test_quick_leaves_out_corruptions_of_images_that_cannot_be_corrupted():
+def test_quick_omits_corruptions_if_images_are_not_8_bit():
     floats = PIXELS[:4].astype(np.float32) / 255 * np.float32(0.999)
     result = robust201.evaluate(TinyNetwork(), floats, LABELS[:4], **OPTIONS)
     assert [*result.table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]

@@ -42,9 +42,9 @@ def logits_and_gradients(network, spec, pixels, labels, precision):
     logits = Classifier(network, NORMALISATION, N_CLASSES, precision=precision)(inputs)
     (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, labels, reduction="sum"), inputs)
     compiled = compile_network(network, spec, NORMALISATION, precision=precision)
-    fast_logits, _, fast_gradient = compiled.loss_and_gradient(pixels, labels)
-    assert torch.equal(fast_logits, compiled.logits(pixels))
-    outputs = {"reference": (logits.detach(), gradient), "fused": (fast_logits, fast_gradient)}
+    compiled_logits, _, compiled_gradient = compiled.loss_and_gradient(pixels, labels)
+    assert torch.equal(compiled_logits, compiled.logits(pixels))
+    outputs = {"reference": (logits.detach(), gradient), "fused": (compiled_logits, compiled_gradient)}
     assert {tensor.dtype for output in outputs.values() for tensor in output} == {torch.float32}
     return outputs
 
@@ -258,8 +258,8 @@ def test_bf16_classifier_head_is_float32():
     assert {input_dtypes[name] for name in ("lastact.0", "lastact.1", "global_pooling", "classifier")} == {
         torch.float32
     }
-    norms = [module for module in classifier.modules() if isinstance(module, torch.nn.BatchNorm2d)]
-    assert {module.running_var.dtype for module in norms} == {torch.float32}
+    batch_norms = [module for module in classifier.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert {module.running_var.dtype for module in batch_norms} == {torch.float32}
 
 
 # tf32: CUDA only

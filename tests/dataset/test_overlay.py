@@ -128,7 +128,7 @@ def count_images(folder: Path) -> list[float]:
     return counts
 
 
-def test_number_of_images_uses_first_known_source(tmp_path: Path) -> None:
+def test_number_of_images_comes_from_matrices_or_sweep_json_or_the_test_split(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
     published_folder = write_results(tmp_path / "published", accuracies)
     # Without sweep.json, the accuracies are assumed to be on the whole test split.
@@ -143,7 +143,7 @@ def test_number_of_images_uses_first_known_source(tmp_path: Path) -> None:
     assert count_images(custom_folder) == [100]
 
 
-def test_merged_folders_keep_each_number_of_images(tmp_path: Path) -> None:
+def test_overlaid_folders_keep_their_own_numbers_of_images(tmp_path: Path) -> None:
     folders = []
     for name, cell, count in (("small", "0", 100), ("large", "2", 50_000)):
         folder = write_results(tmp_path / name, {"clean": {cell: 0.8}})

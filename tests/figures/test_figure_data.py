@@ -95,8 +95,7 @@ def test_scores_give_all_evaluations_equal_weight(tmp_path):
     }
     write_results(tmp_path, accuracies_by_key)
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
-    reader = Dataset(tmp_path)
-    scores = read_results(reader)[0].scores
+    scores = read_results(Dataset(tmp_path))[0].scores
     assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": 0.3, "corruption": 0.3})
     assert np.isnan(scores.loc[1, "adversarial"])
     assert scores.loc[1, "corruption"] == 0.5
@@ -135,8 +134,8 @@ def test_image_counts_are_recorded_or_equal_the_test_split(tmp_path):
 
 
 def make_confidences(mean_if_right, mean_if_wrong, diagonal):
-    label = [[diagonal, 1 - diagonal], [1 - diagonal, diagonal]]
-    return {"label": label, "argmax": label, "prediction": [mean_if_right, mean_if_wrong]}
+    matrix = [[diagonal, 1 - diagonal], [1 - diagonal, diagonal]]
+    return {"label": matrix, "argmax": matrix, "prediction": [mean_if_right, mean_if_wrong]}
 
 
 def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
@@ -212,9 +211,9 @@ def test_clean_vs_robust_pairs_accuracies(tmp_path):
 
 
 def test_axes_leave_out_points_far_from_the_others():
-    near = pd.Series(np.linspace(0.8, 0.9, 50))
-    assert near_limits(near) == pytest.approx((0.79, 0.91))
-    assert near_limits(pd.concat([near, pd.Series([0.1, 0.2])])) == pytest.approx((0.79, 0.91))
+    near_values = pd.Series(np.linspace(0.8, 0.9, 50))
+    assert near_limits(near_values) == pytest.approx((0.79, 0.91))
+    assert near_limits(pd.concat([near_values, pd.Series([0.1, 0.2])])) == pytest.approx((0.79, 0.91))
     assert near_limits(pd.Series([0.5, 0.5])) == pytest.approx((0.49, 0.51))
 
 
@@ -228,8 +227,8 @@ def test_top_cells_are_the_twenty_best_in_order(tmp_path):
     assert tuple(best_cell_rows["operation"]) == nasbench201.parse(nasbench201.specs()[indices[-1]])
     assert set(best_cell_rows["accuracy"]) == {clean[str(indices[-1])]}
     assert count_omitted_ties(all_cells) == 0
-    reference_size = top[top["among"] != ALL_CELLS]["architecture"].unique()
-    assert {kernel_parameters(nasbench201.specs()[index]) for index in reference_size} == {18}
+    cells_of_reference_size = top[top["among"] != ALL_CELLS]["architecture"].unique()
+    assert {kernel_parameters(nasbench201.specs()[index]) for index in cells_of_reference_size} == {18}
 
 
 def test_best_cells_have_edit_distances(tmp_path):
@@ -276,8 +275,8 @@ def test_order_networks_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
 @example([0.1, 0.7, 0.3, 0.6, 0.2])  # a sum that differs at the 16th decimal
 @settings(max_examples=10)
 @given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
-def test_ranks_of_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
-    accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
+def test_ranks_of_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, accuracies):
+    accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(accuracies)}}
     results = results_of(write_results(tmp_path_factory.mktemp("results"), accuracies_by_key))
     assert [row.n_equal for row in order_networks(results, results.scores["corruption"])] == [2, 2]
 

@@ -92,13 +92,13 @@ def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path):
 @pytest.mark.parametrize("column", ["img", "image"])
 def test_hugging_face_parquet_is_read_and_missing_bytes_are_rejected(tmp_path, column):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
-    cells = [{"bytes": encode(image), "path": None} for image in pixels]
+    encoded_images = [{"bytes": encode(image), "path": None} for image in pixels]
     file = tmp_path / "test.parquet"
-    parquet.write_table(pa.table({column: cells, "label": [2, 0, 1], "other": ["a", "b", "c"]}), file)
+    parquet.write_table(pa.table({column: encoded_images, "label": [2, 0, 1], "other": ["a", "b", "c"]}), file)
     images = load_images("mine", path=file)
     np.testing.assert_array_equal(images.images, pixels)
     assert images.labels.tolist() == [2, 0, 1]
-    cells[1] = {"bytes": None, "path": "elsewhere.png"}
-    parquet.write_table(pa.table({column: cells, "label": [2, 0, 1]}), file)
+    encoded_images[1] = {"bytes": None, "path": "elsewhere.png"}
+    parquet.write_table(pa.table({column: encoded_images, "label": [2, 0, 1]}), file)
     with pytest.raises(DatasetError, match=r"no value in row 1 .*'elsewhere\.png'.* bytes of all images"):
         load_images("mine", path=file)

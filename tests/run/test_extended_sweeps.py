@@ -135,7 +135,7 @@ def test_sweep_evaluates_all_selected_weights(make_sweep, store_with_two_recipes
     assert len(weights_of(config.results)) == 8
     assert robust201("status", config.results).code == 0
     single_export, full_export = tmp_path / "single", tmp_path / "full"
-    assert min(weights_names) in robust201("export", config.results, "--out", single_export).error_line(2)
+    assert min(weights_names) in robust201("export", config.results, "--out", single_export).error_line(exit_code=2)
     assert robust201("export", config.results, "--out", single_export, "--weights-name", min(weights_names)).code == 0
     assert robust201("export", config.results, "--out", full_export, "--no-json", "--parquet").code == 0
     for out in (single_export, full_export):
@@ -167,7 +167,7 @@ def test_run_rejects_missing_combination_of_weights(
     write_sweep, robust201, store_with_two_recipes, tmp_path, selection
 ):
     weights = {"path": str(store_with_two_recipes), "recipe": "pgd7"} | selection
-    error_line = robust201("run", write_sweep(checkpoints=None, weights=weights, keys=CLEAN)).error_line(2)
+    error_line = robust201("run", write_sweep(checkpoints=None, weights=weights, keys=CLEAN)).error_line(exit_code=2)
     ((_, missing),) = selection.values()
     assert str(missing) in error_line
     assert not (tmp_path / "results").exists()

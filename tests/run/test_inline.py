@@ -62,7 +62,7 @@ def test_device_auto_is_chosen_by_the_first_run_and_kept_for_the_folder(sweep, m
 @pytest.mark.parametrize("command", [("plan", "--save"), ("submit", "slurm"), ("submit", "ray")], ids=" ".join)
 def test_commands_for_other_machines_need_an_explicit_device(robust201, write_sweep, tmp_path, command):
     path = write_sweep(execution={"device": "auto"})
-    assert "execution.device" in robust201(*command, path).error_line(2)
+    assert "execution.device" in robust201(*command, path).error_line(exit_code=2)
     assert not (tmp_path / "results").exists()
 
 

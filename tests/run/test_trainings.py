@@ -235,7 +235,7 @@ def test_train_rejects_bad_images_before_writing(tmp_path, robust201):
     with np.load(path) as archive:
         arrays = dict(archive)
     np.savez(path, images=arrays["images"], labels=arrays["labels"] + 1)
-    robust201("run", training_yaml).error_line(2)
+    robust201("run", training_yaml).error_line(exit_code=2)
     assert not (tmp_path / "store").exists()
 
 
@@ -364,7 +364,7 @@ def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[.
 
 def test_commands_count_epochs_and_report_failures(tmp_path, robust201):
     path = write_training_yaml(tmp_path, recipes={"plain": RECIPE, "wild": RECIPE | {"learning_rate": 1e30}})
-    assert "no training runs yet" in robust201("status", path).error_line(2)
+    assert "no training runs yet" in robust201("status", path).error_line(exit_code=2)
     result = robust201("run", path)
     assert result.code == 3
     assert "Planned 4 epochs: 0 done, 4 missing." in result.err
@@ -374,7 +374,7 @@ def test_commands_count_epochs_and_report_failures(tmp_path, robust201):
         assert "failed: #309 bright wild seed 0: EvaluationError: Training failed for #309 on bright" in result.out
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["n_done"], status["n_trainings_done"], status["complete"]) == (2, 1, False)
-    assert "--watch excludes" in robust201("status", path, "--watch", "--json").error_line(2)
+    assert "--watch excludes" in robust201("status", path, "--watch", "--json").error_line(exit_code=2)
 
 
 def test_snapshots_added_between_plan_and_lock_are_not_trained_again(tmp_path, monkeypatch):
@@ -406,8 +406,8 @@ def test_options_select_training_runs(tmp_path, robust201):
     recipes = {"plain": RECIPE, "rare": RECIPE | {"on": ["more"]}}
     path = write_training_yaml(tmp_path, architectures=[0, 21], datasets=datasets, recipes=recipes)
     for option, value in (("--architectures", "5"), ("--datasets", "moer"), ("--recipes", "plian")):
-        assert value in robust201("run", path, option, value).error_line(2)
-    robust201("run", path, "--datasets", "bright", "--recipes", "rare").error_line(2)
+        assert value in robust201("run", path, option, value).error_line(exit_code=2)
+    robust201("run", path, "--datasets", "bright", "--recipes", "rare").error_line(exit_code=2)
     assert not (tmp_path / "store").exists()
     selection = ("--architectures", "21", "--datasets", "bright")
     assert json.loads(robust201("plan", path, *selection, "--json").out)["trainings"] == 1

@@ -77,7 +77,7 @@ def test_watch_ends_on_ctrl_c_inactivity_and_completion(robust201, write_sweep, 
     assert (timeout_result.code, "No worker has been active" in timeout_result.err) == (3, True)
     assert robust201("run", sweep).code == 0
     assert robust201("status", results, "--watch").code == 0
-    assert "--watch excludes" in robust201("status", results, "--watch", "--json").error_line(2)
+    assert "--watch excludes" in robust201("status", results, "--watch", "--json").error_line(exit_code=2)
 
 
 def test_active_run_restarts_the_waiting_time(monkeypatch):
@@ -115,7 +115,7 @@ def test_watch_survives_three_failed_readings_after_the_first(monkeypatch):
 
 
 def test_log_of_a_folder_without_results_is_an_error(robust201, tmp_path):
-    assert str(tmp_path) in robust201("status", tmp_path, "--log", "21/digits/clean").error_line(2)
+    assert str(tmp_path) in robust201("status", tmp_path, "--log", "21/digits/clean").error_line(exit_code=2)
 
 
 def test_log_shows_the_events_of_one_network_and_key(robust201, write_sweep, tmp_path):

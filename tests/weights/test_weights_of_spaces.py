@@ -165,16 +165,15 @@ def test_load_model_finds_a_zoo_network_in_a_store(robust201, tmp_path):
 )
 def test_invalid_import_gives_a_one_line_error(robust201, tmp_path, name, options, subject):
     write_tiny_weights(tmp_path / f"source/{name}.safetensors")
-    assert subject in import_tiny(robust201, tmp_path / "source", *options).error_line(2)
+    assert subject in import_tiny(robust201, tmp_path / "source", *options).error_line(exit_code=2)
     assert not (tmp_path / "store").exists()
 
 
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201, tmp_path):
     write_tiny_weights(tmp_path / "source/tiny.safetensors")
     arguments = (robust201, tmp_path / "source", "--space", "zoo")
-    assert "the number of classes of the dataset mine is unknown" in import_tiny(*arguments, dataset="mine").error_line(
-        2
-    )
+    error_line = import_tiny(*arguments, dataset="mine").error_line(exit_code=2)
+    assert "the number of classes of the dataset mine is unknown" in error_line
     assert import_tiny(*arguments, "--classes", 10, dataset="mine").code == 0
     assert CheckpointStore(tmp_path / "store").find("tiny", "mine", space="zoo").n_classes == 10
 
@@ -211,4 +210,5 @@ def test_weight_files_by_network_are_used_for_every_dataset(robust201, write_swe
     [({"digits": "a"}, "none for tiny"), ({"tiny": 3}, "weights.files.tiny"), ({"tiny": {}}, "weights.files.tiny")],
 )
 def test_invalid_weight_files_give_a_one_line_error(robust201, write_sweep, fields_with_two_datasets, files, subject):
-    assert subject in robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).error_line(2)
+    sweep = write_sweep(**fields_with_two_datasets, weights={"files": files})
+    assert subject in robust201("run", sweep).error_line(exit_code=2)

@@ -123,7 +123,8 @@ def _verify_dataset(folder: Path, attack_flags: bool, *, as_json: bool) -> int:
 
     with console.showing_progress("Verifying keys") as progress:
         verdict = verify_dataset(folder, attack_flags=attack_flags, on_progress=progress)
-    listed = "no SHA256SUMS" if verdict.n_listed is None else console.format_count(verdict.n_listed, "listed file")
+    n_listed = verdict.n_listed
+    listed = "no SHA256SUMS" if n_listed is None else f"{console.format_count(n_listed, 'file')} listed in SHA256SUMS"
     checks = [f"{console.format_count(verdict.n_evaluations, 'evaluation')} valid", listed]
     remarks = [f"warning: {remark}" for remark in verdict.remarks]
     _show_verdict(verdict, verdict.problems, remarks, checks, as_json=as_json)
