@@ -26,7 +26,7 @@ def results(dataset):
     return results
 
 
-def test_default_names_use_strengths_nearest_to_epsilon_1(results):
+def test_default_strengths_are_nearest_to_epsilon_1_and_severity_3(results):
     attacks = ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
     assert default_names(results) == ["clean", *(f"{key}:1/255" for key in attacks), "corruption"]
     assert nearest_strength("pgd", [0.5, 1.5]) == 0.5
@@ -110,7 +110,7 @@ def test_ranking_marks_ties_and_sorts_by_the_first_attack(results):
         rank_networks(results, ["pgd:5/255"])
 
 
-def test_order_of_ranking_uses_an_attack_on_most_networks(tmp_path):
+def test_ranking_is_sorted_by_attack_with_results_of_most_networks(tmp_path):
     fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2], "4": [0.5, 0.1]}, {"0": [0.2, 0.0], "4": [0.3, 0.1]}
     results = results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd}))
     ranking = rank_networks(results)
@@ -119,7 +119,7 @@ def test_order_of_ranking_uses_an_attack_on_most_networks(tmp_path):
     assert "#4 (PGD, ε = 1/255, 2 of 3 networks: 30.0%" in rank_networks(results, ["pgd:1/255"]).summary
 
 
-def test_order_of_ranking_ignores_attacks_on_other_networks(tmp_path):
+def test_ranking_order_ignores_attack_without_results_of_best_networks(tmp_path):
     fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2]}, {"4": [0.5, 0.1], "6": [0.1, 0.0]}
     ranking = rank_networks(results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd})))
     assert (ranking.order, [*ranking.networks][:2]) == ("fgsm:1/255", [2, 0])  # though PGD's mean is lower

@@ -174,7 +174,7 @@ def test_bf16_sums_relus_and_gradients_have_bfloat16_accuracy():
 @pytest.mark.parametrize("factor", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_bf16_average_pooling_is_unbiased(factor, size):
-    """1/9 is not a bfloat16 number, and as a weight it would enlarge every pooled map by 0.2%."""
+    """1/9 is not a bfloat16 number, and as a weight it would scale all pooled values up by 0.2%."""
     torch.manual_seed(0)
     x, gradient = random_bfloat16_map(2, 4, size, size), random_bfloat16_map(2, 4, size, size)
     inputs = x.double().requires_grad_()

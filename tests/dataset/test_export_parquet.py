@@ -145,8 +145,8 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
 
 
 def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
-    keys_with_other_fog = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
-    for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (keys_with_other_fog, False)):
+    keys_overriding_fog = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
+    for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (keys_overriding_fog, False)):
         config = make_sweep(keys=keys)
         payload = yaml.safe_load(sweep_yaml_text(portable_fields(config)))
         assert ("corruptions" in payload["keys"]) == has_group

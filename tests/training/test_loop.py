@@ -298,7 +298,7 @@ def test_missing_device_and_unsupported_precision_are_rejected(monkeypatch):
             run_training(make_recipe(), **options)
 
 
-def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
+def test_network_that_crashes_onednn_without_avx512_is_rejected(monkeypatch):
     network_options = {"space": Zoo(), "architecture": "stn-resnet18-w4"}
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: False)
     with pytest.raises(ArchitectureError, match="corrupts memory"):

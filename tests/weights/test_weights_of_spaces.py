@@ -1,4 +1,4 @@
-"""A store has the weights of several spaces, and imports use architecture names; weight files are for all datasets."""
+"""Weights of several spaces in a store, imports by architecture name, and weight files for all datasets."""
 
 import json
 from pathlib import Path

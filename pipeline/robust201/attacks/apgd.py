@@ -1,10 +1,11 @@
 """APGD on the cross-entropy, and on the targeted difference of logits ratio (DLR).
 
 Source: Croce and Hein, ICML 2020, algorithm 1 and equation 7, and ICML 2021 (L1);
-`pyautoattack.autopgd_base.APGDAttack` and `APGDAttack_targeted`. In Linf and L2, the momentum is .75, and the step size
-(first 2 epsilon) is halved at checkpoints where progress stalls (rho .75). In L1, steps are sparse, have no momentum
-and begin at the radius. Each run has one random start. The attack continues for images that are already fooled, because
-AutoAttack returns the last misclassified iterate. A run never removes samples, so the host never waits for the device.
+`pyautoattack.autopgd_base.APGDAttack` and `APGDAttack_targeted`. In Linf and L2, the momentum is .75, and the step
+size (first 2 epsilon) is halved at checkpoints where progress stalls (rho .75). In L1, steps are sparse and have no
+momentum, and the first step size is epsilon. Each run has one random start. The attack continues for images that are
+already fooled, because AutoAttack returns the last misclassified iterate. A run never removes samples, so the host
+never waits for the device.
 
 An image's targets are the classes with the second largest, third largest, … logit of the clean image. Each target has
 `restarts` consecutive runs. The targeted loss needs at least four classes.

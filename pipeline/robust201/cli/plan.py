@@ -86,15 +86,15 @@ def plan(
 
 
 def _plan_sweep(config: "SweepConfig", filters: "Filters", *, save: bool, check: bool, explain: bool) -> dict[str, Any]:
-    from robust201.sweep.sweep_warnings import find_sweep_warnings, find_uncounted_images
+    from robust201.sweep.sweep_warnings import find_sweep_warnings, find_unreadable_datasets
 
     if save:
         _save_plan(config, filters)
     facts = _find_facts(config, filters, reads_inputs=save or check or explain)
     summary = _summarise(config, filters, facts, explain=explain)
-    uncounted = find_uncounted_images(config, facts)
-    console.say_each([f"warning: {warning}" for warning in uncounted])
-    return summary | {"warnings": [*find_sweep_warnings(config), *uncounted]}
+    unreadable = find_unreadable_datasets(config, facts)
+    console.say_each([f"warning: {warning}" for warning in unreadable])
+    return summary | {"warnings": [*find_sweep_warnings(config), *unreadable]}
 
 
 def _save_plan(config: "SweepConfig", filters: "Filters") -> None:

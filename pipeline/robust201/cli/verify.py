@@ -83,7 +83,9 @@ def verify(
     results = results_of(path)
     unfinished = results.with_name(f".{results.name}.new")
     if unfinished.is_dir():
-        console.say(f"warning: an export to {results} runs or was interrupted; the next one replaces {unfinished}.")
+        console.say(
+            f"warning: an export to {results} is running or was interrupted; the next one replaces {unfinished}."
+        )
     if not is_dataset(results):
         raise typer.Exit(_verify_results(results, exported, attack_flags, as_json=as_json))
     if exported is not None:

@@ -38,7 +38,7 @@ def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:
 
 
 def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64]:
-    """Return the ascending rows of the fixed test split, which has about the same fraction of every class."""
+    """Return the sorted row numbers of the fixed test split. It has about the same fraction of every class."""
     classes, class_sizes = np.unique(labels, return_counts=True)
     quotas = class_sizes * n_test / len(labels)
     test_counts = np.floor(quotas).astype(np.int64)

@@ -60,7 +60,7 @@ class Process:
         return not (self.has_ended or self.is_replaced or self.is_active)
 
     def age(self, event: Event) -> float:
-        """Return the seconds since an event. Times in events are of the host's clock; only differences are used."""
+        """Return the seconds since an event. Times in events come from the host's clock; only differences are used."""
         return self.seconds + max(0.0, float(self.events[-1]["time"]) - float(event["time"]))
 
     def running_part(self) -> RunningPart | None:

@@ -88,7 +88,7 @@ def _iter_network_reasons(
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield each reason for missing results with the networks that it affects, as a mask (N,).
 
-    The reasons are another number of slices, each other stored protocol of the key, and changed weights.
+    The reasons: another number of slices, stored protocols that differ from the planned one, and changed weights.
     """
     starts, stops = (np.searchsorted(names["unit"], key.units, side=side) for side in ("left", "right"))
     has_planned_slices = np.isin(np.arange(len(key.units)), find_rows(key, names)[0])
