@@ -145,7 +145,7 @@ class Loop:
             *(["--attacks", *_KEYS] if with_attacks else ["--attacks"]),
         ]
 
-    def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
+    def read_accuracies(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
         """Return accuracies by the sweep's key and strength."""
         del folder
         accuracies_by_attack = json.loads(output.splitlines()[-1])
@@ -197,7 +197,7 @@ class Sweep:
         path.write_text(yaml.safe_dump(sweep, sort_keys=False))
         return [sys.executable, "-m", "robust201", "run", str(path)]
 
-    def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
+    def read_accuracies(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
         """Return accuracies by key and strength, read from the results folder of the sweep."""
         del output
         from robust201.dataset.shard_rows import KeyRows
@@ -296,11 +296,11 @@ class TimeComparison:
     loops: tuple[ContenderTimes, ...]
     sweep: ContenderTimes
 
-    def best(self, clock: str) -> ContenderTimes:
+    def fastest_loop(self, clock: str) -> ContenderTimes:
         """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
         return min(self.loops, key=lambda contender_times: getattr(contender_times.attacks, clock))
 
-    def ratio(self, clock: str, *, with_start_up: bool = False) -> float:
+    def speed_up(self, clock: str, *, with_start_up: bool = False) -> float:
         """Return the sweep's speed relative to the best loop; NaN if the attacks are too short to measure."""
         time_name = "total" if with_start_up else "attacks"
         best_loop_time = min(getattr(getattr(contender_times, time_name), clock) for contender_times in self.loops)
@@ -315,7 +315,7 @@ class TimeComparison:
 
         The loop and the sweep use different random numbers.
         """
-        loop_accuracies, accuracies = self.best("cpu").accuracies, self.sweep.accuracies
+        loop_accuracies, accuracies = self.fastest_loop("cpu").accuracies, self.sweep.accuracies
         return max(
             abs(accuracies[key][strength] - accuracy)
             for key in loop_accuracies
@@ -348,7 +348,7 @@ def compare(
         EvaluationError: a process failed.
     """
     all_times = [*map(ContenderTimes, loops), ContenderTimes(Sweep())]
-    for round_index, current_times in _rounds(all_times, rounds):
+    for round_index, current_times in _alternate(all_times, rounds):
         # The start-up time of a loop does not depend on its layout and batch size.
         start_up_owner = all_times[0 if isinstance(current_times.contender, Loop) else -1]
         for with_attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
@@ -360,13 +360,13 @@ def compare(
             run_time, output = run_timed(command, machine.environment(), run_folder / "log")
             (current_times.totals if with_attacks else start_up_owner.starts).append(run_time)
         current_times.starts = start_up_owner.starts
-        current_times.accuracies = current_times.contender.read(run_folder, output)
+        current_times.accuracies = current_times.contender.read_accuracies(run_folder, output)
         seconds_text = f"{run_time.wall:.1f} s ({run_time.cpu:.1f} s of CPU time)"
         report(f"{subject.label}, {current_times.contender.label}: {seconds_text}")
     return TimeComparison(subject, tuple(all_times[:-1]), all_times[-1])
 
 
-def _rounds(all_times: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:
+def _alternate(all_times: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:
     """Yield each round's index with each contender. Every second round is in reverse order, to avoid a bias."""
     for round_index in range(rounds):
         for current_times in all_times if round_index % 2 == 0 else reversed(all_times):

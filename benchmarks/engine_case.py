@@ -36,8 +36,8 @@ CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
 """Path of the trained networks in the data folder; the layout is that of the official archive."""
 
-Task = Callable[[], object]
-Clock = Callable[[Task], float]
+Call = Callable[[], object]
+Clock = Callable[[Call], float]
 
 
 def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module, str]:
@@ -117,15 +117,15 @@ class Case:
 def make_clock(device: torch.device) -> Clock:
     """Return a clock that measures the thread's CPU time or, on a GPU, wall time after synchronisation."""
 
-    def measure_cpu_time(task: Task) -> float:
+    def measure_cpu_time(call: Call) -> float:
         start = time.thread_time()
-        task()
+        call()
         return time.thread_time() - start
 
-    def measure_gpu_time(task: Task) -> float:
+    def measure_gpu_time(call: Call) -> float:
         torch.cuda.synchronize(device)
         start = time.perf_counter()
-        task()
+        call()
         torch.cuda.synchronize(device)
         return time.perf_counter() - start
 

@@ -253,7 +253,7 @@ class Step:
     """A step of the benchmark, with the maximum number of seconds that it may take."""
 
     measure: Callable[[Size], Rows]
-    seconds: int
+    max_seconds: int
 
 
 STEPS = {
@@ -273,15 +273,15 @@ def measure_in_process(name: str, device: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", "benchmarks.gpu", "--device", device, "--step", name]
     start = time.monotonic()
     try:
-        process = subprocess.run(argv, capture_output=True, text=True, timeout=STEPS[name].seconds, check=False)
+        process = subprocess.run(argv, capture_output=True, text=True, timeout=STEPS[name].max_seconds, check=False)
     except subprocess.TimeoutExpired:
-        return {"error": f"took more than {STEPS[name].seconds} seconds", "rows": []}
+        return {"error": f"took more than {STEPS[name].max_seconds} seconds", "rows": []}
     if process.returncode:
         return {"error": (process.stderr.strip().splitlines() or ["no output"])[-1], "rows": []}
     return {"rows": json.loads(process.stdout.splitlines()[-1]), "step_seconds": time.monotonic() - start}
 
 
-def show(name: str, result: dict[str, Any]) -> None:
+def print_step(name: str, result: dict[str, Any]) -> None:
     """Print a step's table, or its error."""
     print(f"\n## {name}: {result.get('error') or format(result['step_seconds'], '.0f') + ' s'}\n")
     if result["rows"]:
@@ -309,7 +309,7 @@ def main() -> int:
     results = {}
     for name in STEPS:
         results[name] = measure_in_process(name, options.device)
-        show(name, results[name])
+        print_step(name, results[name])
         if options.out:
             options.out.write_text(json.dumps({"machine": machine, "steps": results}, indent=1) + "\n")
     return int(any("error" in result for result in results.values()))

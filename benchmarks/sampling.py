@@ -20,7 +20,7 @@ from robust201.statistics.image_samples import Pilot, choose_sample, estimate_ac
 from robust201.statistics.intervals import accuracy_intervals
 
 CHEAP_KEYS = ("clean", "fgsm")
-SIZES = {"pgd": (424, 1174, 2674), "aa_apgd-ce": (267, 738, 1680), "aa_square": (106, 293, 668)}
+SAMPLE_SIZES = {"pgd": (424, 1174, 2674), "aa_apgd-ce": (267, 738, 1680), "aa_square": (106, 293, 668)}
 """Sample sizes, out of 10,000 images, for 2.5%, 5% and 10% of the paper's cost, including cheap keys and 20 pilots."""
 
 EXTREME_MARGIN = 0.02
@@ -47,7 +47,7 @@ def read_outcomes(data: Dataset, dataset: str, keys: Sequence[str]) -> _Bools:
     return np.stack([table.correct[order] for table, order in zip(tables, rows, strict=True)], axis=1)
 
 
-def replay(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespace) -> Iterator[Draw]:
+def simulate(outcomes: _Bools, cheap: _Bools, n: int, arguments: argparse.Namespace) -> Iterator[Draw]:
     """Yield the true accuracies and the estimates of each sample."""
     generator = np.random.default_rng(arguments.seed)
     for pilot_number in range(arguments.draws // arguments.samples):
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", metavar="DATASET", help="exports with per-image outcomes")
     parser.add_argument("--dataset", default="cifar10")
-    parser.add_argument("--keys", default=",".join(SIZES), help="keys to estimate, separated by commas")
+    parser.add_argument("--keys", default=",".join(SAMPLE_SIZES), help="keys to estimate, separated by commas")
     parser.add_argument("--pilot", type=int, default=7, help="number of networks in the pilot")
     parser.add_argument("--draws", type=int, default=1000, help="number of samples per row")
     parser.add_argument("--samples", type=int, default=20, help="number of samples per pilot")
@@ -100,8 +100,8 @@ def main() -> None:
     print("| budget | key | images | coverage, by strength | half-width | random | largest bias |\n" + "|---" * 7 + "|")
     for index, budget in enumerate((0.025, 0.05, 0.1)):
         for key in arguments.keys.split(","):
-            outcomes, n = read_outcomes(data, arguments.dataset, [key]), SIZES[key][index]
-            row = summarise(list(replay(outcomes, cheap, n, arguments)))
+            outcomes, n = read_outcomes(data, arguments.dataset, [key]), SAMPLE_SIZES[key][index]
+            row = summarise(list(simulate(outcomes, cheap, n, arguments)))
             random_low, random_high = accuracy_intervals(
                 row["truths"], round(budget * arguments.repeats * outcomes.shape[2])
             )

@@ -35,7 +35,7 @@ import numpy as np
 from robust201.core.files import bundled
 from robust201.core.records import EvaluationResult
 from robust201.dataset.export import export_dataset
-from robust201.dataset.key_files import default_processes
+from robust201.dataset.key_files import choose_n_processes
 from robust201.run.queue import PartQueue
 from robust201.run.sweep import SweepWork
 from robust201.run.work import Outcome
@@ -53,7 +53,7 @@ from tests.support.object_stores import BUCKET, s3_server
 N_WORKERS = 1_000
 SECONDS_PER_LOSS = 7.5
 SIMULATED_SECONDS = 3_600.0
-MISSING = 0.1
+MISSING_FRACTION = 0.1
 N_OBJECTS = 1_200
 
 
@@ -90,7 +90,7 @@ def make_results(results: Path, scale: float, url: str = "") -> None:
     save_plan(config, facts)
 
 
-def fabricate(part: SlicePart) -> tuple[ShardName, bytes]:
+def make_shard(part: SlicePart) -> tuple[ShardName, bytes]:
     """Return the name and the content of a part's shard."""
     n_images, rng = part.part.stop - part.part.start, random.Random(f"{part.unit.id} {part.index}")
     results = []
@@ -119,7 +119,7 @@ def write_shards(results: Path, fraction: float) -> None:
     rng = random.Random(0)
     for part in missing_parts(results):
         if rng.random() < fraction:
-            name, content = fabricate(part)
+            name, content = make_shard(part)
             path = results / "shards" / name.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -138,7 +138,7 @@ def driver_step(results: Path) -> str:
     work = SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple))
     queue, rng, counts, busy = PartQueue(work.parts, 3), random.Random(0), Counter[str](), 0.0
     speed = plan.config.execution.assumed_gmacs() * 1e9
-    now, next_loss, next_show = 0.0, SECONDS_PER_LOSS, 0.0
+    now, next_loss, next_status = 0.0, SECONDS_PER_LOSS, 0.0
     running: list[tuple[float, int, SlicePart]] = []
 
     def timed(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -157,7 +157,7 @@ def driver_step(results: Path) -> str:
     for _ in range(N_WORKERS):
         take()
     while running and now < SIMULATED_SECONDS:
-        now = min(running[0][0], next_loss, next_show)
+        now = min(running[0][0], next_loss, next_status)
         if now == next_loss:
             next_loss += SECONDS_PER_LOSS
             part = running.pop(rng.randrange(len(running)))[2]
@@ -166,8 +166,8 @@ def driver_step(results: Path) -> str:
                 timed(lambda part=part: queue.lose([part], reason="preempted", preempted=True))
             counts["lost"] += 1
             take()
-        elif now == next_show:
-            next_show += 1.0
+        elif now == next_status:
+            next_status += 1.0
             timed(work.seconds_left, N_WORKERS)
         else:
             _, _, part = heapq.heappop(running)
@@ -191,7 +191,7 @@ def export_step(results: Path, processes: int = 0) -> str:
     """Export the accuracies; `processes` = 0 means the default number."""
     plan, folder = open_results(results)
     out = results.with_name(f"export-{processes}")
-    processes = processes or default_processes(plan.n_evaluations)
+    processes = processes or choose_n_processes(plan.n_evaluations)
     report = export_dataset(plan, folder, out, processes=processes)
     return f"{report.n_evaluations:,} accuracies, {report.n_bytes / 1e6:.0f} MB, processes: {processes}"
 
@@ -230,7 +230,7 @@ def requests_step(results: Path) -> str:
         make_results(results, 40 * N_OBJECTS / 1_000_000, url)
         parts = [part for part, _ in zip(missing_parts(results), range(N_OBJECTS), strict=False)]
         folder = ResultsFolder.open(results)
-        shards = [fabricate(part) for part in parts]
+        shards = [make_shard(part) for part in parts]
         measure("first part", lambda: folder.write(*shards[0]))
         measure("a part", lambda: folder.write(*shards[1]))
         for shard in shards[2:]:
@@ -283,7 +283,7 @@ def main() -> None:
         return
     results = options.folder / "results"
     make_results(results, options.scale)
-    write_shards(results, 1 - MISSING)
+    write_shards(results, 1 - MISSING_FRACTION)
     measure("driver", "driver", results)
     write_shards(results, 1.0)
     measure("resume, loose shards", "resume", results)

@@ -46,7 +46,7 @@ def read_images(folder: Path, count: int) -> ImageSet:
 
 
 def make_subject(name: str, images: ImageSet, data_folder: Path, folder: Path) -> tuple[Subject, bool]:
-    """Write a network's files; return the network, and whether it has trained weights."""
+    """Write a network's files; return its `Subject`, and whether it has trained weights."""
     is_trained = name.isdigit() and (data_folder / ARCHIVE / f"{int(name):06d}.pickle.pbz2").exists()
     if is_trained:
         network, _ = load_trained(data_folder, int(name), n_classes=images.n_classes)
@@ -73,16 +73,16 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
         name += f" ({COST_LEVELS[int(comparison.subject.name)]})"
     seconds = [getattr(times.attacks, clock) for times in (*comparison.loops, comparison.sweep)]
     entries = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
-    ratios = comparison.ratio("wall"), comparison.ratio(clock, with_start_up=True), comparison.largest_difference
-    entries += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
+    ratios = comparison.speed_up("wall"), comparison.speed_up(clock, with_start_up=True), comparison.largest_difference
+    entries += [f"**{comparison.speed_up(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
     print(f"| {' | '.join(entries)} |", flush=True)
 
 
 def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:
     """Print the speed-up for the networks of the sample: the ratio of total times, and the ratios' geometric mean."""
-    loop_seconds = sum(getattr(comparison.best(clock).attacks, clock) for comparison in comparisons)
+    loop_seconds = sum(getattr(comparison.fastest_loop(clock).attacks, clock) for comparison in comparisons)
     fused_seconds = sum(getattr(comparison.sweep.attacks, clock) for comparison in comparisons)
-    mean_ratio = exp(sum(log(comparison.ratio(clock)) for comparison in comparisons) / len(comparisons))
+    mean_ratio = exp(sum(log(comparison.speed_up(clock)) for comparison in comparisons) / len(comparisons))
     print(
         f"\n{len(comparisons)} networks: speed-up {loop_seconds / fused_seconds:.2f} by total time, "
         f"geometric mean {mean_ratio:.2f} ({clock} time)"

@@ -244,9 +244,9 @@ class FinishedCommand:
     out: str
     err: str
 
-    def error_line(self, code: int) -> str:
+    def error_line(self, *, exit_code: int) -> str:
         """Check the exit code; return the only error line, which has a subject, a fault and a remedy."""
-        assert self.code == code, self.err
+        assert self.code == exit_code, self.err
         lines = self.err.splitlines()
         assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
         assert re.fullmatch(r"error: \S.+: .+[.?] \S.+", lines[-1]), lines[-1]

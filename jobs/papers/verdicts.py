@@ -10,8 +10,8 @@ from scipy import stats
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
-LEVEL = 0.95
-"""Coverage of intervals. If a claim is about several estimates, this is their joint coverage (Bonferroni)."""
+COVERAGE = 0.95
+"""Coverage of the intervals. If a claim is about several estimates, this is their joint coverage (Bonferroni)."""
 
 
 class Claim(NamedTuple):
@@ -88,7 +88,7 @@ def sample_needed(estimates: Iterable[Estimate], noun: str, available: float = m
 def mean_estimate(values: ArrayLike, n_comparisons: int = 1) -> Estimate:
     """Return the mean of independent values with Student's interval; it is unknown (NaN) for a single value.
 
-    `n_comparisons` is the number of estimates whose intervals must have the joint coverage `LEVEL`.
+    `n_comparisons` is the number of estimates whose intervals must have the joint coverage `COVERAGE`.
     """
     sample = np.asarray(values, np.float64)
     mean, n = float(sample.mean()), len(sample)
@@ -104,7 +104,7 @@ def normal_estimate(value: float, error: float, n: int, n_comparisons: int = 1) 
 
 def bootstrap_estimate(value: float, replicates: ArrayLike, n: int, n_comparisons: int = 1) -> Estimate:
     """Return an estimate with the percentile interval of its bootstrap replicates (NaN is left out)."""
-    tail = (1 - LEVEL) / 2 / n_comparisons
+    tail = (1 - COVERAGE) / 2 / n_comparisons
     low, high = np.nanquantile(np.asarray(replicates, np.float64), [tail, 1 - tail])
     return Estimate(value, float(low), float(high), n)
 
@@ -124,10 +124,10 @@ def welch_estimate(
     sizes, factors = np.asarray(n, np.float64), np.asarray(weights, np.float64)
     variances = np.square(factors * np.asarray(sd, np.float64)) / sizes
     degrees = variances.sum() ** 2 / np.sum(variances**2 / (sizes - 1))
-    half_width = stats.t.ppf(1 - (1 - LEVEL) / 2 / n_comparisons, degrees) * math.sqrt(variances.sum())
+    half_width = stats.t.ppf(1 - (1 - COVERAGE) / 2 / n_comparisons, degrees) * math.sqrt(variances.sum())
     value = float(factors @ np.asarray(mean, np.float64))
     return Estimate(value, value - half_width, value + half_width, int(sizes.min()), groups=len(sizes))
 
 
 def _quantile(n: float, groups: int, n_comparisons: int = 1) -> float:
-    return float(stats.t.ppf(1 - (1 - LEVEL) / 2 / n_comparisons, groups * (n - 1)))
+    return float(stats.t.ppf(1 - (1 - COVERAGE) / 2 / n_comparisons, groups * (n - 1)))

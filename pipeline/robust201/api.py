@@ -34,7 +34,7 @@ from robust201.images import check_selection, select
 from robust201.images.user_arrays import as_image_set
 from robust201.networks.classifier import Classifier
 from robust201.networks.user_module import hash_network
-from robust201.tasks import CORRUPTIONS, FEW_CLASSES, QUICK_IMAGES, TASKS, Task
+from robust201.tasks import CORRUPTIONS, FEW_CLASSES_KEYS, N_QUICK_IMAGES, TASKS, Task
 from robust201.tasks.parameters import Parameters
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def evaluate_network(model: nn.Module, images: Any, labels: Any, keys: Keys | No
         check_images(str(preset), user_images)
         options = dataclasses.replace(options, n_classes=N_CLASSES)
     requested = _choose_keys(keys, preset, user_images, options)
-    count = QUICK_IMAGES if _needs_subset(preset, user_images, options.count) else options.count
+    count = N_QUICK_IMAGES if _needs_subset(preset, user_images, options.count) else options.count
     network = model.network if isinstance(model, Classifier) else model
     with shown_progress(options.progress) as progress, options.open_context(model, user_images) as checked_context:
         image_set = _select_images(user_images, checked_context.classifier, count, leaderboard, options.seed)
@@ -176,7 +176,7 @@ def _needs_subset(preset: str | None, images: ImageSet, count: int | None) -> bo
     """Return whether the preset `quick` must choose a subset of the images; check the requested `count`, if any."""
     if count is not None:
         check_selection(count, len(images), "the given images")
-    return preset == "quick" and count is None and len(images) > QUICK_IMAGES
+    return preset == "quick" and count is None and len(images) > N_QUICK_IMAGES
 
 
 def _select_images(
@@ -192,13 +192,13 @@ def _select_images(
 
 
 def _fit_classes(keys: RequestedKeys, n_classes: int, engine: str) -> RequestedKeys:
-    """Replace AutoAttack with the keys in `FEW_CLASSES` if it does not support so few classes."""
+    """Replace AutoAttack with the keys in `FEW_CLASSES_KEYS` if it does not support so few classes."""
     if n_classes >= TASKS["aa_standard"].model.min_classes:
         return keys
     return [
         pair
         for task, parameters in keys
-        for pair in (parse_keys(FEW_CLASSES, engine) if task.key == "aa_standard" else [(task, parameters)])
+        for pair in (parse_keys(FEW_CLASSES_KEYS, engine) if task.key == "aa_standard" else [(task, parameters)])
     ]
 
 

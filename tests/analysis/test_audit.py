@@ -1,4 +1,4 @@
-"""Audits of a sweep: equal engines pass, a weak attack is detected, and options that do not apply are rejected."""
+"""Audits of a sweep pass if the engines agree, and detect a weak attack; inapplicable options are rejected."""
 
 import json
 from pathlib import Path
@@ -48,8 +48,8 @@ def test_audit_detects_weak_attack(sweep, robust201, monkeypatch):
     assert result.code == 3
     evaluation = json.loads(result.out)[1]
     assert evaluation["differs"]
-    n_more = evaluation["fused"] - evaluation["reference"]
-    assert n_more == evaluation["only_fused"] - evaluation["only_reference"] > 20
+    n_more_correct = evaluation["fused"] - evaluation["reference"]
+    assert n_more_correct == evaluation["only_fused"] - evaluation["only_reference"] > 20
     assert evaluation["p_value"] < evaluation["adjusted_p_value"] < 1e-5
     assert "the engines differ in" in robust201("verify", sweep, *AUDIT_OPTIONS).out
 
@@ -63,5 +63,5 @@ def test_audit_detects_weak_attack(sweep, robust201, monkeypatch):
     ],
 )
 def test_verify_rejects_options_that_do_not_apply(sweep, robust201, tmp_path, options, rejected_option):
-    assert f" failed for {rejected_option}: " in robust201("verify", sweep, *options).error_line(2)
+    assert f" failed for {rejected_option}: " in robust201("verify", sweep, *options).error_line(exit_code=2)
     assert {path.name for path in tmp_path.iterdir()} == {sweep.name}

@@ -48,7 +48,7 @@ def test_summaries_agree_between_json_and_parquet(dataset_folder, tmp_path, meas
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_summaries_agree_with_reader(dataset_folder, measure):
+def test_summaries_agree_with_queried_values(dataset_folder, measure):
     data = Dataset(dataset_folder)
     summaries_by_column = read_summaries(dataset_folder, measure)
     for key in KEYS:
@@ -129,11 +129,11 @@ def test_matrices_of_any_list_type_are_read_and_null_rows_skipped(tmp_path, colu
     assert np.concatenate([rows.columns["cm"] for rows in blocks]).tolist() == [first, second, third]
 
 
-INVALID = ([[[1, 2], [3]]], [[[1, 2]]], [[[1, 2], [3, 4]], [[1]]], [[[1, 2], [3, float("inf")]]])
-MISSING = ([[[1, 2], [3, None]]], [[[1, 2], None]], [[]])
+INVALID_MATRICES = ([[[1, 2], [3]]], [[[1, 2]]], [[[1, 2], [3, 4]], [[1]]], [[[1, 2], [3, float("inf")]]])
+INCOMPLETE_MATRICES = ([[[1, 2], [3, None]]], [[[1, 2], None]], [[]])
 
 
-@pytest.mark.parametrize("values", [*INVALID, *MISSING])
+@pytest.mark.parametrize("values", [*INVALID_MATRICES, *INCOMPLETE_MATRICES])
 def test_parquet_rows_reject_invalid_or_incomplete_matrices(tmp_path, values):
     path = write_matrices(tmp_path / "m.parquet", values)
     with pytest.raises(ResultsError, match=r"Reading .*cm failed for .*m\.parquet: expected"):

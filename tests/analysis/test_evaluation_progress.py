@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_describe_includes_key_epsilons_images_and_time(clock):
+def test_progress_description_includes_key_epsilons_images_and_time(clock):
     progress = EvaluationProgress(n_images=20, n_evaluations=4)
     assert progress.describe() == "checking the network, 0:00:00 elapsed"
     progress.costs, progress.stage_costs = {"pgd": 400.0, "aa_standard": 800.0, "fog": 100.0}, {"aa_standard": (10, 30)}

@@ -103,7 +103,7 @@ def write_folder(folder: Path, protocol: dict, columns: dict[str, np.ndarray]) -
     """Write an export with clean accuracies and a measure, whose sweep.json records the protocol."""
     write_results(folder, {"clean": dict(zip(ARCHITECTURES, ACCURACIES.tolist(), strict=True))})
     for column, values in columns.items():
-        write_results(folder, {"jacobian": dict(zip(ARCHITECTURES, values.tolist(), strict=True))}, measure=column)
+        write_results(folder, {"jacobian": dict(zip(ARCHITECTURES, values.tolist(), strict=True))}, measurement=column)
     sweep_record = {
         "format": 1,
         "sweep": {"protocols": [{"dataset": "cifar10", "key": "jacobian", **protocol}]},

@@ -26,49 +26,49 @@ def results(dataset):
     return results
 
 
-def test_default_names_use_strengths_nearest_to_epsilon_1(results):
+def test_default_strengths_are_nearest_to_epsilon_1_and_severity_3(results):
     attacks = ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
     assert default_names(results) == ["clean", *(f"{key}:1/255" for key in attacks), "corruption"]
     assert nearest_strength("pgd", [0.5, 1.5]) == 0.5
     assert nearest_strength("fog", [1.0, 2.0, 5.0]) == 2.0
 
 
-def test_ranking_by_one_evaluation_has_mcnemar_ties(results, dataset):
-    standing = rank_networks(results, ["pgd:1/255"]).table.set_index("network")
+def test_ranking_by_one_evaluation_finds_ties_with_mcnemar_tests(results, dataset):
+    table = rank_networks(results, ["pgd:1/255"]).table.set_index("network")
     outcomes = dataset.outcomes("cifar10", "pgd", 1.0)
     correct = dict(zip(outcomes.architectures, outcomes.correct, strict=True))
-    best, *other_networks = standing.index
+    best, *other_networks = table.index
     assert (
         correct[best].mean()
-        == standing["accuracy"][best]
+        == table["accuracy"][best]
         == max(outcomes_of_network.mean() for outcomes_of_network in correct.values())
     )
     pairs = [
         ((correct[best] & ~correct[other]).sum(), (~correct[best] & correct[other]).sum()) for other in other_networks
     ]
     expected = holm_adjust([float(mcnemar_p_values(*pair)) for pair in pairs])
-    assert standing["p_value"][other_networks].tolist() == pytest.approx(expected)
-    assert standing["tied"].tolist() == [True, *(p > 0.05 for p in expected)]
-    low, high = accuracy_intervals(standing["accuracy"], 500)
-    np.testing.assert_allclose(standing[["low", "high"]].T, [low, high])
+    assert table["p_value"][other_networks].tolist() == pytest.approx(expected)
+    assert table["tied"].tolist() == [True, *(p > 0.05 for p in expected)]
+    low, high = accuracy_intervals(table["accuracy"], 500)
+    np.testing.assert_allclose(table[["low", "high"]].T, [low, high])
 
 
 def test_ranking_by_a_mean_uses_paired_tests_over_images(results, dataset):
     ranking = rank_networks(results, ["corruption"])
-    standing = ranking.table.set_index("network")
+    table = ranking.table.set_index("network")
     evaluations = [column for column in results.columns if column[0] in results.keys("corruption")]
-    fraction_by_image = np.mean(
+    correct_fractions = np.mean(
         [dataset.outcomes("cifar10", *evaluation).correct for evaluation in evaluations], axis=0
     )
-    scores = dict(zip(sorted(NETWORKS), fraction_by_image, strict=True))
-    best, *other_networks = standing.index
-    assert standing["accuracy"][best] == pytest.approx(
-        max(means_of_network.mean() for means_of_network in fraction_by_image)
+    fractions_by_network = dict(zip(sorted(NETWORKS), correct_fractions, strict=True))
+    best, *other_networks = table.index
+    assert table["accuracy"][best] == pytest.approx(
+        max(fractions_of_network.mean() for fractions_of_network in correct_fractions)
     )
-    tests = [stats.ttest_rel(scores[best], scores[other]) for other in other_networks]
-    assert standing["p_value"][other_networks].tolist() == pytest.approx(holm_adjust([test.pvalue for test in tests]))
-    interval = stats.ttest_1samp(scores[best], 0).confidence_interval()
-    assert tuple(standing.loc[best, ["low", "high"]]) == pytest.approx((interval.low, interval.high))
+    tests = [stats.ttest_rel(fractions_by_network[best], fractions_by_network[other]) for other in other_networks]
+    assert table["p_value"][other_networks].tolist() == pytest.approx(holm_adjust([test.pvalue for test in tests]))
+    interval = stats.ttest_1samp(fractions_by_network[best], 0).confidence_interval()
+    assert tuple(table.loc[best, ["low", "high"]]) == pytest.approx((interval.low, interval.high))
     assert "(paired tests," in ranking.basis
 
 
@@ -98,8 +98,8 @@ def test_ranking_without_number_of_images_has_no_intervals_or_ties(tmp_path):
 
 def test_ranking_marks_ties_and_sorts_by_the_first_attack(results):
     ranking = rank_networks(results, ["clean", "pgd:1/255"], max_networks=3)
-    under_pgd = results.column("pgd", 1.0).sort_values(ascending=False, kind="stable")
-    assert ranking.table["network"].tolist() == [*under_pgd.index[:3]] * 2
+    pgd_accuracies = results.column("pgd", 1.0).sort_values(ascending=False, kind="stable")
+    assert ranking.table["network"].tolist() == [*pgd_accuracies.index[:3]] * 2
     latex, text = ranking.latex(), str(ranking)
     for row in ranking.table[ranking.table["evaluation"] == "pgd:1/255"].to_dict("records"):
         number = f"{100 * row['accuracy']:.1f}"
@@ -110,7 +110,7 @@ def test_ranking_marks_ties_and_sorts_by_the_first_attack(results):
         rank_networks(results, ["pgd:5/255"])
 
 
-def test_order_of_ranking_uses_an_attack_on_most_networks(tmp_path):
+def test_ranking_is_sorted_by_attack_with_results_of_most_networks(tmp_path):
     fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2], "4": [0.5, 0.1]}, {"0": [0.2, 0.0], "4": [0.3, 0.1]}
     results = results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd}))
     ranking = rank_networks(results)
@@ -119,14 +119,14 @@ def test_order_of_ranking_uses_an_attack_on_most_networks(tmp_path):
     assert "#4 (PGD, ε = 1/255, 2 of 3 networks: 30.0%" in rank_networks(results, ["pgd:1/255"]).summary
 
 
-def test_order_of_ranking_ignores_attacks_on_other_networks(tmp_path):
+def test_ranking_order_ignores_attack_without_results_of_best_networks(tmp_path):
     fgsm, pgd = {"0": [0.6, 0.3], "2": [0.7, 0.2]}, {"4": [0.5, 0.1], "6": [0.1, 0.0]}
     ranking = rank_networks(results_of(write_results(tmp_path, {"fgsm": fgsm, "pgd": pgd})))
     assert (ranking.order, [*ranking.networks][:2]) == ("fgsm:1/255", [2, 0])  # though PGD's mean is lower
     assert "#2 (FGSM, ε = 1/255, 2 of 4 networks: 70.0%" in ranking.summary
 
 
-def test_basis_covers_the_numbers_of_images_of_all_columns(tmp_path):
+def test_ranking_basis_states_the_range_of_the_numbers_of_images(tmp_path):
     for key, n_images in (("clean", 80), ("pgd", 40), ("fgsm", None)):
         write_results(tmp_path / key, {key: {"0": [0.5, 0.25], "2": [0.75, 0.5]} if n_images != 80 else {"0": 0.5}})
         record = {} if n_images is None else {"images": {"count": n_images, "seed": 0}}

@@ -72,6 +72,6 @@ def test_latex_of_a_comparison_has_best_and_tied_networks_in_bold():
     assert r"FGSM & $\varepsilon$ = 1/255 & \textbf{80.0} & 70.0 & \textbf{79.0} \\" in latex
     assert "on 100 images. Bold: best, or not significantly different from the best (McNemar" in latex
     assert "on 60 to 100 images." in Comparison(table.assign(n_images=[100, 60, 100])).latex()
-    doubtful = Comparison(table, {"a_1": ["outputs are bounded"]}).latex()
-    assert r"a\_1 (doubtful) & b" in doubtful
-    assert r"& 80.0 & 70.0 & \textbf{79.0}" in doubtful
+    latex_of_doubtful_network = Comparison(table, {"a_1": ["outputs are bounded"]}).latex()
+    assert r"a\_1 (doubtful) & b" in latex_of_doubtful_network
+    assert r"& 80.0 & 70.0 & \textbf{79.0}" in latex_of_doubtful_network

@@ -46,7 +46,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
         ("my.pgd:1", [0.2, 0.1]),
     ],
 )
-def test_mean_accuracy_averages_the_evaluations_of_a_name(results, name, expected):
+def test_mean_accuracy_averages_all_evaluations_that_match_the_name(results, name, expected):
     assert mean_accuracy(results, name).tolist() == pytest.approx(expected)
 
 
@@ -113,10 +113,10 @@ def test_means_leave_out_attacks_without_a_norm_ball(tmp_path):
     assert {key for key, _ in require_evaluations(results, "adversarial")} == {*BALL_ATTACKS}
     assert results.scores["adversarial"].tolist() == pytest.approx([expected, expected - 0.05])
     assert mean_accuracy(results, "adversarial").tolist() == results.scores["adversarial"].tolist()
-    without_balls = read_sole_results(write_dataset(tmp_path / "other", *OTHER_ATTACKS))
-    assert "adversarial" not in without_balls.scores
+    results_without_balls = read_sole_results(write_dataset(tmp_path / "other", *OTHER_ATTACKS))
+    assert "adversarial" not in results_without_balls.scores
     with pytest.raises(ConfigError, match=r"it has no results under an attack in a norm ball"):
-        require_evaluations(without_balls, "adversarial")
+        require_evaluations(results_without_balls, "adversarial")
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,9 @@ class SmallMemoryNetwork(nn.Module):
 
 def test_batches_are_halved_if_memory_runs_out():
     network = SmallMemoryNetwork()
-    twin = copy.deepcopy(network)
-    twin.max_images = len(PIXELS)
-    table, expected = (evaluate(each, PIXELS, LABELS, ["fgsm"], **OPTIONS) for each in (network, twin))
+    unlimited = copy.deepcopy(network)
+    unlimited.max_images = len(PIXELS)
+    table, expected = (evaluate(model, PIXELS, LABELS, ["fgsm"], **OPTIONS) for model in (network, unlimited))
     assert max(network.batches) > 8 >= network.batches[-1]
     pd.testing.assert_frame_equal(without_seconds(table), without_seconds(expected))
     network.max_images = 0
@@ -299,9 +299,9 @@ def test_attack_matches_accuracy_of_evaluate():
 # --- load_model
 
 
-@pytest.mark.parametrize("uses_folder", [True, False])
-def test_load_model_returns_classifier_of_pixels(tiny_weights, uses_folder):
-    store = tiny_weights if uses_folder else CheckpointStore(tiny_weights)
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_load_model_returns_classifier_of_pixels(tiny_weights, is_folder):
+    store = tiny_weights if is_folder else CheckpointStore(tiny_weights)
     model = load_model(309, "digits", store)
     pixels = torch.rand(2, 3, 32, 32, requires_grad=True)
     logits = model(pixels)

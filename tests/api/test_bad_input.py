@@ -44,29 +44,29 @@ def raise_error(_logits: torch.Tensor) -> None:
     raise RuntimeError("mat1 and mat2\ncannot be multiplied")
 
 
-def changed(change: Callable[[torch.Tensor], Any]) -> dict[str, Any]:
+def model_with(change: Callable[[torch.Tensor], Any]) -> dict[str, Any]:
     return {"model": NetworkWithChangedLogits(change)}
 
 
-def with_infinity(logits: torch.Tensor) -> torch.Tensor:
+def make_last_image_infinite(logits: torch.Tensor) -> torch.Tensor:
     return logits.index_fill(0, torch.tensor([len(logits) - 1]), torch.inf)
 
 
 FLOATS = PIXELS / np.float32(255)
 OBLONG = np.full((21, 3, 8, 9), 128, np.uint8)
-REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
-    "output without a batch axis": (changed(lambda logits: logits.flatten()), EvaluationError, r"\(1, classes\)"),
-    "output of too few images": (changed(lambda logits: logits[1:]), EvaluationError, r"shape \(0, 5\)"),
-    "predicted classes": (changed(lambda logits: logits.argmax(dim=1)), EvaluationError, "torch.int64"),
-    "infinite logits": (changed(with_infinity), EvaluationError, "1 of 21 images"),
-    "random logits": (changed(lambda logits: logits + torch.randn_like(logits)), EvaluationError, "second pass"),
-    "exception": (changed(raise_error), EvaluationError, "RuntimeError: mat1 and mat2 cannot"),
-    "number of classes": ({"n_classes": 7}, EvaluationError, r"\(1, 7\), got .*\(1, 5\)"),
-    "function": ({"model": lambda pixels: pixels}, ConfigError, "function"),
+INVALID_INPUT: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
+    "output without batch axis": (model_with(lambda logits: logits.flatten()), EvaluationError, r"\(1, classes\)"),
+    "output for too few images": (model_with(lambda logits: logits[1:]), EvaluationError, r"shape \(0, 5\)"),
+    "predicted classes": (model_with(lambda logits: logits.argmax(dim=1)), EvaluationError, "torch.int64"),
+    "infinite logits": (model_with(make_last_image_infinite), EvaluationError, "1 of 21 images"),
+    "random logits": (model_with(lambda values: values + torch.randn_like(values)), EvaluationError, "second pass"),
+    "exception": (model_with(raise_error), EvaluationError, "RuntimeError: mat1 and mat2 cannot"),
+    "wrong number of classes": ({"n_classes": 7}, EvaluationError, r"\(1, 7\), got .*\(1, 5\)"),
+    "function as network": ({"model": lambda pixels: pixels}, ConfigError, "function"),
     "pixels above 1": ({"images": PIXELS.astype(np.float32)}, DatasetError, "`images`.*0 to 255"),
     "normalised pixels": ({"images": FLOATS * 2 - 1}, DatasetError, "`images`.*-1 to 1"),
     "NaN": ({"images": np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS)}, DatasetError, "`images`.*image 0"),
-    "divided bytes": ({"images": (PIXELS / 255).astype(np.uint8)}, DatasetError, "`images`.*above 1"),
+    "8-bit pixels divided by 255": ({"images": (PIXELS / 255).astype(np.uint8)}, DatasetError, "`images`.*above 1"),
     "int64": ({"images": PIXELS.astype(np.int64)}, DatasetError, "`images`.*int64"),
     "two channels": ({"images": PIXELS[:, :2]}, DatasetError, r"`images`.*\(21, 2, 8, 8\)"),
     "no images": ({"images": PIXELS[:0]}, DatasetError, r"`images`.*\(0, "),
@@ -83,22 +83,22 @@ REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
     "no keys": ({"keys": []}, ConfigError, "empty"),
     "duplicate key": ({"keys": ["pgd", {"pgd@Linf": {"steps": 3}}]}, ConfigError, "'pgd'"),
     "unknown parameter": ({"keys": [{"pgd": {"step": 3}}]}, ConfigError, "pgd: .*'step'"),
-    "invalid value": ({"keys": [{"pgd": {"steps": 0}}]}, ConfigError, "pgd: steps: "),
-    "images of a measure": ({"keys": [{"jacobian": {"images": 5}}]}, ConfigError, "'images'"),
-    "corruption of a rectangle": ({"images": OBLONG, "keys": ["clean", "snow"]}, DatasetError, "'snow': .* got 8x9"),
+    "invalid parameter value": ({"keys": [{"pgd": {"steps": 0}}]}, ConfigError, "pgd: steps: "),
+    "parameter `images` of a measure": ({"keys": [{"jacobian": {"images": 5}}]}, ConfigError, "'images'"),
+    "corruption of oblong images": ({"images": OBLONG, "keys": ["clean", "snow"]}, DatasetError, "'snow': .*8x9"),
     "corruption of small images": ({"images": OBLONG[..., :7, :7], "keys": ["snow"]}, DatasetError, "got 7x7"),
-    "grid of a rectangle": ({"images": OBLONG, "keys": ["grid775"]}, DatasetError, "'grid775': .*got 8x9"),
-    "engine": ({"engine": "fuse"}, ConfigError, "'fuse'"),
-    "engine of a parameter": (
+    "grid attack on oblong images": ({"images": OBLONG, "keys": ["grid775"]}, DatasetError, "'grid775': .*got 8x9"),
+    "unknown engine": ({"engine": "fuse"}, ConfigError, "'fuse'"),
+    "parameter unsupported by engine": (
         {"engine": "reference", "keys": [{"pgd_l2": {"iterate": "best"}}]},
         ConfigError,
         "engine: reference",
     ),
-    "device": ({"device": "abacus"}, ConfigError, "'abacus'"),
-    "batch size": ({"batch_size": 0}, ConfigError, "`batch_size`"),
-    "normalisation of numbers": ({"normalisation": (0.5, 0.5)}, ConfigError, "`normalisation`"),
+    "unknown device": ({"device": "abacus"}, ConfigError, "'abacus'"),
+    "zero batch size": ({"batch_size": 0}, ConfigError, "`batch_size`"),
+    "normalisation without lists": ({"normalisation": (0.5, 0.5)}, ConfigError, "`normalisation`"),
     "zero deviation": ({"normalisation": ([0.5] * 3, [0, 1, 1])}, ConfigError, r"std: .* got 0, 1, 1"),
-    "mean of bytes": ({"normalisation": ([125] * 3, [0.2] * 3)}, ConfigError, r"mean: .* got 125"),
+    "mean of 8-bit pixels": ({"normalisation": ([125] * 3, [0.2] * 3)}, ConfigError, r"mean: .* got 125"),
     "mean is NaN": (
         {"normalisation": Normalisation((0.5, float("nan"), 0.0), (1.0, 1.0, 1.0))},
         ConfigError,
@@ -112,12 +112,12 @@ REJECTED: dict[str, tuple[dict[str, Any], type[RobustError], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REJECTED)
+@pytest.mark.parametrize("case", INVALID_INPUT)
 def test_invalid_input_raises_a_one_line_error(case):
-    changes, error, subject = REJECTED[case]
-    assert_evaluate_raises(error, subject, **changes)
+    changes, error, message = INVALID_INPUT[case]
+    assert_evaluate_raises(error, message, **changes)
     if "model" in changes and error is EvaluationError:
-        with pytest.raises(EvaluationError, match=subject):
+        with pytest.raises(EvaluationError, match=message):
             attack(changes["model"], PIXELS, LABELS, "pgd")
 
 

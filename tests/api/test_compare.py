@@ -42,15 +42,15 @@ def labels(images: np.ndarray) -> np.ndarray:
         return LinearNetwork(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
 
 
-def test_mean_outcomes_match_accuracies_of_rows(images, labels):
+def test_mean_outcomes_match_accuracies_in_table(images, labels):
     result = robust201.evaluate(LinearNetwork(0), images, labels, [*KEYS, "input_gradient"])
     assert isinstance(result, Evaluation)
     assert result.outcomes.shape == (60, 3)  # a measure has no outcomes
     accuracies = result.table.dropna(subset="accuracy").set_index(["key", "strength"])["accuracy"]
     pd.testing.assert_series_equal(result.outcomes.mean(), accuracies, check_names=False)
-    for same in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
-        assert same.outcomes.equals(result.outcomes)
-        assert same.table.equals(result.table)
+    for copied in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert copied.outcomes.equals(result.outcomes)
+        assert copied.table.equals(result.table)
 
 
 def test_compare_detects_only_the_worse_network(images, labels):
@@ -105,7 +105,7 @@ def test_compare_rejects_incomparable_networks(images, labels, tmp_path):
         return robust201.evaluate(LinearNetwork(seed), pixels, classes, keys, **options)
 
     clean, attacked = evaluate(["clean"]), evaluate(pgd)
-    for others, message in (
+    for evaluations, message in (
         ([clean, evaluate(["clean"], 1, images[::-1], labels[::-1])], "2 different sets of images"),
         ([clean], "expected two or more networks, got 1"),
         ([clean, evaluate(["fgsm"], 1)], "0 and 1: they have no evaluated key and strength in common"),
@@ -114,7 +114,7 @@ def test_compare_rejects_incomparable_networks(images, labels, tmp_path):
         ([attacked, robust201.evaluate(LinearNetwork(1), images, labels, pgd, seed=1)], r"parameters \(seed\)"),
     ):
         with pytest.raises(ConfigError, match=message):
-            robust201.compare({str(number): other for number, other in enumerate(others)})
+            robust201.compare({str(number): evaluation for number, evaluation in enumerate(evaluations)})
 
 
 def test_compare_warns_about_parameters_once_per_call(images, labels):

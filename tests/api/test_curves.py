@@ -22,30 +22,19 @@ pytestmark = [
 ]
 
 
-class LogitsNetwork(nn.Module):
-    """A network whose rounding does not depend on the batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.network = Float64Network()
-
-    def forward(self, pixels):
-        return self.network(pixels)
-
-
 def compute_curves(networks, keys, **options):
     return robust201.curves(networks, IMAGES.images, IMAGES.labels, keys, **OPTIONS, **options)
 
 
 @pytest.mark.parametrize(("norm", "key"), [("Linf", "fmn"), ("L2", "fmn_l2"), ("L1", "fmn_l1")])
 def test_curves_match_accuracies_of_evaluate(norm, key):
-    curves = compute_curves({"tiny": LogitsNetwork()}, {key: {"steps": 25}})
+    curves = compute_curves({"tiny": Float64Network()}, {key: {"steps": 25}})
     distances = curves.distances["tiny"].to_numpy()
     distances = np.sort(distances[np.isfinite(distances) & (distances > 0)])
     epsilons = [float(distances[len(distances) // 3]) * 1.0001, float(distances[-1]) * 1.0001]
     divisor = CONSTRAINTS[norm].divisor
     keys = ["clean", {key: {"steps": 25, "epsilons": [epsilon / divisor for epsilon in epsilons]}}]
-    evaluation = robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
+    evaluation = robust201.evaluate(Float64Network(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
     assert curves.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation.table["accuracy"].tolist()
     assert curves.table.loc[0, "clean_accuracy"] == evaluation.table["accuracy"][0]
     # Distances above an evaluation's largest epsilon become infinite; here, there are none.
@@ -100,7 +89,7 @@ def test_curves_of_network_without_correct_predictions_have_distance_zero():
 
 
 def test_curve_files_show_every_network_and_are_reproducible(tmp_path):
-    networks = {"one": LogitsNetwork(), "two": TinyNetwork(seed=1)}
+    networks = {"one": Float64Network(), "two": TinyNetwork(seed=1)}
     curves = compute_curves(networks, {"fmn": {"steps": 10}})
     svg = curves.save(tmp_path / "curves.svg").read_text()
     assert all(f">{label}<" in svg for label in ("one", "two", "epsilon in 1/255", "accuracy"))
@@ -114,7 +103,7 @@ def test_curve_files_show_every_network_and_are_reproducible(tmp_path):
 
 def test_evaluate_warns_about_few_steps_of_minimum_norm_attack():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
-        robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
+        robust201.evaluate(Float64Network(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

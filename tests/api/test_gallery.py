@@ -56,8 +56,8 @@ def test_show_accepts_one_image_and_uses_largest_default_radius():
 
 
 def test_show_rejects_too_many_images_and_too_few_class_names():
-    too_many_images = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
+    images_and_labels = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
     with pytest.raises(ConfigError, match="a figure has at most 20 images, got 21"):
-        robust201.show(TinyNetwork(), *too_many_images)
+        robust201.show(TinyNetwork(), *images_and_labels)
     with pytest.raises(ConfigError, match="5 classes, but there are 2 names"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fgsm", class_names=["cat", "dog"])

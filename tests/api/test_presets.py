@@ -14,12 +14,12 @@ from robust201.analysis.evaluation import Evaluation
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import select
 from robust201.statistics.intervals import accuracy_intervals
-from robust201.tasks import CORRUPTIONS, FEW_CLASSES, PRESETS, TASKS
+from robust201.tasks import CORRUPTIONS, FEW_CLASSES_KEYS, PRESETS, TASKS
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images(60)
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
-# Networks have random weights, and attacks few images and steps.
+# Networks have random weights, and attacks have few images and steps.
 pytestmark = pytest.mark.filterwarnings("ignore:(single step|ensemble|.* by chance)")
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
@@ -32,10 +32,10 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "aa_fab-t": {"steps": 3},
         "aa_square": {"queries": 20},
     }
-    for keys in (PRESETS["quick"], FEW_CLASSES):
+    for keys in (PRESETS["quick"], FEW_CLASSES_KEYS):
         for key in keys.keys() & reduced_fields.keys():
             monkeypatch.setitem(keys, key, keys[key] | reduced_fields[key])
-    monkeypatch.setattr(api, "QUICK_IMAGES", 20)
+    monkeypatch.setattr(api, "N_QUICK_IMAGES", 20)
 
 
 def without_seconds(evaluation: Evaluation) -> pd.DataFrame:
@@ -71,7 +71,7 @@ def test_quick_is_the_default_and_evaluates_a_reproducible_subset():
         assert result.protocols == default.protocols
 
 
-def test_quick_leaves_out_corruptions_of_images_that_cannot_be_corrupted():
+def test_quick_omits_corruptions_if_images_are_not_8_bit():
     floats = PIXELS[:4].astype(np.float32) / 255 * np.float32(0.999)
     result = robust201.evaluate(TinyNetwork(), floats, LABELS[:4], **OPTIONS)
     assert [*result.table["key"]] == ["clean", "fgsm", "pgd", "aa_standard"]

@@ -34,7 +34,7 @@ print(sum(name.partition(".")[0] == "robust201" for name in sys.modules))
 def test_examples_of_api_and_compare_pages_run(monkeypatch, capsys, tmp_path):
     quick_keys = PRESETS["quick"]
     monkeypatch.setitem(quick_keys, "aa_standard", quick_keys["aa_standard"] | {"steps": 3, "queries": 10})
-    monkeypatch.setattr(api, "QUICK_IMAGES", 20)
+    monkeypatch.setattr(api, "N_QUICK_IMAGES", 20)
     monkeypatch.chdir(tmp_path)
     for page in ("docs/api.md", "docs/compare.md"):
         namespace: dict[str, Any] = {}

@@ -64,25 +64,25 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["robustbench-linf", "robustbench-l2"])
-def test_entry_of_attack_matches_evaluation(data_folder, name):
-    result = robust201.evaluate(build(), load_images("cifar10"), keys=name, count=6, progress=False)
+@pytest.mark.parametrize("preset", ["robustbench-linf", "robustbench-l2"])
+def test_leaderboard_entry_of_attacks_matches_evaluation(data_folder, preset):
+    result = robust201.evaluate(build(), load_images("cifar10"), keys=preset, count=6, progress=False)
     assert result.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images, in the order of the test split
     entry = result.model_info
     assert entry.keys() == FIELDS | {"autoattack_acc", "n_examples"}
-    assert (entry["dataset"], entry["eps"], entry["n_examples"]) == ("cifar10", LEADERBOARDS[name].eps, 6)
+    assert (entry["dataset"], entry["eps"], entry["n_examples"]) == ("cifar10", LEADERBOARDS[preset].eps, 6)
     clean, attacked = result.table["accuracy"]
     assert (entry["clean_acc"], entry["autoattack_acc"]) == (f"{100 * clean:.2f}", f"{100 * attacked:.2f}")
     assert attacked < clean
     images = load_images("cifar10")
     key = result.table["key"].iloc[1]
     result_from_keys = robust201.evaluate(
-        build(), images.images[:6], images.labels[:6], ["clean", {key: PRESETS[name][key]}], progress=False
+        build(), images.images[:6], images.labels[:6], ["clean", {key: PRESETS[preset][key]}], progress=False
     )
     assert result_from_keys.table["accuracy"].tolist() == [clean, attacked]
 
 
-def test_entry_of_corruptions_is_mean_over_published_images(data_folder):
+def test_leaderboard_entry_of_corruptions_is_mean_over_published_images(data_folder):
     result = robust201.evaluate(build(), load_images("cifar10"), keys="robustbench-corruptions", progress=False)
     assert len(result.table) == 1 + 15 * 5
     entry = result.model_info
@@ -99,7 +99,7 @@ def test_entry_of_corruptions_is_mean_over_published_images(data_folder):
     assert model_info("robustbench-corruptions", result.table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
 
 
-def test_evaluate_command_prints_entry(data_folder, robust201):
+def test_evaluate_command_prints_leaderboard_entry(data_folder, robust201):
     result = robust201(
         "evaluate", "my_model.py:build", "--data", "cifar10", "--keys", "robustbench-corruptions", "--images", 10
     )

@@ -62,19 +62,19 @@ def test_outcomes_on_chosen_images_match_outcomes_on_all_images(folders, chosen)
     assert chosen.sample.sizes.sum() == N_CHOSEN
 
 
-def test_estimates_have_kinds_and_intervals_around_the_accuracies(folders, chosen):
+def test_estimates_and_their_intervals_are_near_the_accuracies_on_all_images(folders, chosen):
     pilot, full, results = folders
     table = estimate(chosen, pilot, results)
-    truth = read_outcomes(full, "digits", ["pgd"]).correct.mean(axis=2).ravel()
+    expected = read_outcomes(full, "digits", ["pgd"]).correct.mean(axis=2).ravel()
     assert table["strength"].tolist() == [1, 8] * 3
     assert table["kind"].tolist() == ["counted"] * 2 + ["estimated"] * 4
     assert table["n_images"].tolist() == [N_IMAGES] * 2 + [N_CHOSEN] * 4
     assert table[["dataset", "key", "network"]].drop_duplicates().to_numpy().tolist() == [
         ["digits", "pgd", architecture] for architecture in SWEEP_CELLS
     ]
-    assert table["accuracy"][:2].tolist() == truth[:2].tolist()
+    assert table["accuracy"][:2].tolist() == expected[:2].tolist()
     assert table["standard_error"].gt(0).tolist() == [False] * 2 + [True] * 4
-    assert (np.abs(table["accuracy"] - truth) <= 4 * table["standard_error"] + 1e-12).all()
+    assert (np.abs(table["accuracy"] - expected) <= 4 * table["standard_error"] + 1e-12).all()
     assert ((table["low"] <= table["accuracy"]) & (table["accuracy"] <= table["high"])).all()
 
 
@@ -118,8 +118,8 @@ def test_reading_columns_that_a_key_lacks_does_not_move_files(folders):
 
 
 def test_accuracies_on_chosen_images_are_not_compared_with_recorded_accuracies(folders, tmp_path, tiny_weights):
-    file = {"images": {"file": str(folders[0].parent.parent / "chosen.json")}}
-    plan, folder = open_results(run(tmp_path, tiny_weights, [0], keys={"clean": file}))
+    chosen_images = {"images": {"file": str(folders[0].parent.parent / "chosen.json")}}
+    plan, folder = open_results(run(tmp_path, tiny_weights, [0], keys={"clean": chosen_images}))
     plan.facts.recorded_accuracies[plan.keys[0].unit(0).checkpoint_sha256] = 1.0
     assert check_clean_accuracy(plan, folder).n_checked == 0
 

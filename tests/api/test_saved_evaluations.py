@@ -78,9 +78,9 @@ def test_interrupted_evaluation_computes_only_missing_results(tmp_path):
     network.counts = {"calls": 0, "last call": n_calls // 2}
     with pytest.raises(KeyboardInterrupt):
         evaluate(network, save=tmp_path)
-    finished = [*robust201.Evaluation.load(tmp_path).results]
-    assert "clean" in finished
-    assert len(finished) < 5
+    finished_keys = [*robust201.Evaluation.load(tmp_path).results]
+    assert "clean" in finished_keys
+    assert len(finished_keys) < 5
     network.counts = {"calls": 0, "last call": 10**9}
     assert_equal(evaluate(network, save=tmp_path), expected)
     assert network.counts["calls"] < n_calls
@@ -90,7 +90,7 @@ def test_interrupted_evaluation_computes_only_missing_results(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "subject"),
+    ("changes", "difference"),
     [
         ({"network": TinyNetwork(seed=1)}, "network"),
         ({"normalisation": None}, "network"),
@@ -98,26 +98,26 @@ def test_interrupted_evaluation_computes_only_missing_results(tmp_path):
         ({"keys": {"fgsm": {"epsilons": ["8/255"]}}, "seed": 1}, "parameters of fgsm"),
     ],
 )
-def test_evaluate_rejects_a_folder_with_a_different_evaluation(tmp_path, changes, subject):
+def test_evaluate_rejects_a_folder_with_a_different_evaluation(tmp_path, changes, difference):
     evaluate(TinyNetwork(), "fgsm:8/255", save=tmp_path)
     before = (tmp_path / "evaluation.json").read_bytes()
-    with pytest.raises(ConfigError, match=f"evaluation.json: expected .*, but these differ: .*{subject}"):
+    with pytest.raises(ConfigError, match=f"evaluation.json: expected .*, but these differ: .*{difference}"):
         evaluate(**{"network": TinyNetwork(), "keys": "fgsm:8/255", "save": tmp_path} | changes)
     assert (tmp_path / "evaluation.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "other format", "other file", "none"])
-def test_load_rejects_damaged_files_in_one_line(tmp_path, damage):
+@pytest.mark.parametrize("damage", ["truncated", "changed", "other format", "other content", "missing"])
+def test_load_rejects_damaged_files_with_a_one_line_error(tmp_path, damage):
     evaluate(TinyNetwork(), "clean").save(tmp_path)
     path = tmp_path / "evaluation.json"
     text = path.read_text()
     document = json.loads(text)
     content = {
-        "cut": text[: len(text) // 2],
+        "truncated": text[: len(text) // 2],
         "changed": text.replace('"accuracy": 0.', '"accuracy": 1.'),
         "other format": json.dumps(document | {"robust201_evaluation": 1}),
-        "other file": "[1, 2]",
-        "none": None,
+        "other content": "[1, 2]",
+        "missing": None,
     }[damage]
     assert content != text
     path.unlink()
@@ -136,10 +136,10 @@ def test_saved_evaluations_are_compared_with_modules_and_functions(tmp_path):
         "from tests.support.tiny_networks import TinyNetwork\n\ndef make():\n    return TinyNetwork(seed=1)\n"
     )
     evaluate(TinyNetwork(), save=tmp_path / "saved")
-    numbers = ",".join(map(str, NORMALISATION.mean)), ",".join(map(str, NORMALISATION.std))
+    mean, std = (",".join(map(str, values)) for values in (NORMALISATION.mean, NORMALISATION.std))
     networks = {
         "saved": tmp_path / "saved",
-        "function": f"{tmp_path}/net.py:build,mean={numbers[0]},std={numbers[1]}",
+        "function": f"{tmp_path}/net.py:build,mean={mean},std={std}",
         "module": TinyNetwork(seed=1),
     }
     arguments = (IMAGES.images, IMAGES.labels, ["clean", "fgsm:8/255"])
@@ -170,7 +170,7 @@ class ScaledNetwork(TinyNetwork):
         return super().forward(pixels) / self.temperature * self.scale(1.0)
 
 
-@pytest.mark.parametrize("changes", [{"temperature": -1.0}, {"stride": 2}, {"scale": lambda one: -one}])
+@pytest.mark.parametrize("changes", [{"temperature": -1.0}, {"stride": 2}, {"scale": lambda factor: -factor}])
 def test_saving_rejects_networks_with_other_code_or_settings(tmp_path, changes):
     result = evaluate(ScaledNetwork(), ["clean", "fgsm:8/255"], save=tmp_path)
     with pytest.raises(ConfigError, match="differ: network"):
@@ -277,31 +277,31 @@ def test_interrupted_autoattack_continues_after_its_last_finished_attack(tmp_pat
         labels = network(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
     keys = {"autoattack": {"epsilons": ["0.1/255", "2/255", "32/255"], "steps": 3, "queries": 10}}
 
-    def attack(folder, last_call=10**9):
+    def evaluate_autoattack(folder, last_call=10**9):
         network.counts = {"calls": 0, "last call": last_call}
         result = robust201.evaluate(network, IMAGES.images, labels, keys, save=folder, progress=False)
         return result, network.counts["calls"]
 
-    expected, n_calls = attack(None)
+    expected, n_calls = evaluate_autoattack(None)
     assert expected.table.accuracy.nunique() == 3
     n_remaining_calls = []
     for number, fraction in enumerate((0.2, 0.5, 0.7, 0.9, 0.97)):
         folder = tmp_path / str(number)
         with pytest.raises(KeyboardInterrupt):
-            attack(folder, round(fraction * n_calls))
-        result, n_calls_later = attack(folder)
-        n_remaining_calls.append(n_calls_later)
+            evaluate_autoattack(folder, round(fraction * n_calls))
+        result, n_calls_when_resumed = evaluate_autoattack(folder)
+        n_remaining_calls.append(n_calls_when_resumed)
         assert_equal(result, expected)
         assert [path.name for path in folder.glob("[!.]*")] == ["evaluation.json"]
     assert n_remaining_calls == sorted(n_remaining_calls, reverse=True)
     assert n_remaining_calls[-1] < n_calls / 3
     with pytest.raises(KeyboardInterrupt):
-        attack(tmp_path / "damaged", round(0.9 * n_calls))
+        evaluate_autoattack(tmp_path / "damaged", round(0.9 * n_calls))
     (path,) = (tmp_path / "damaged").glob("*.stages")
     path.write_bytes(path.read_bytes()[:-100])
-    result, n_calls_later = attack(tmp_path / "damaged")
+    result, n_calls_when_resumed = evaluate_autoattack(tmp_path / "damaged")
     assert_equal(result, expected)
-    assert n_calls_later > n_calls - 10
+    assert n_calls_when_resumed > n_calls - 10
 
 
 class FaultyNetwork(TenClassNetwork):

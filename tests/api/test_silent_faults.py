@@ -43,7 +43,7 @@ def core() -> nn.Module:
     return robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
 
 
-class Changed(nn.Module):
+class ChangedNetwork(nn.Module):
     """A network whose images and logits are changed by functions."""
 
     def __init__(
@@ -102,8 +102,8 @@ NON_TENSOR_OUTPUTS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("type_name", NON_TENSOR_OUTPUTS)
 def test_outputs_that_are_not_one_tensor_are_rejected(type_name, core, images):
-    network = Changed(core, change_logits=NON_TENSOR_OUTPUTS[type_name])
-    message = rf"failed for Changed: expected a dense tensor of logits .*, got .*{type_name}\)?\. Wrap"
+    network = ChangedNetwork(core, change_logits=NON_TENSOR_OUTPUTS[type_name])
+    message = rf"failed for ChangedNetwork: expected a dense tensor of logits .*, got .*{type_name}\)?\. Wrap"
     with pytest.raises(NetworkError, match=message):
         robust201.evaluate(network, images, keys=["clean"], progress=False)
     with pytest.raises(NetworkError, match=message):
@@ -130,15 +130,15 @@ def test_bounded_heads_are_reported(head, core, images):
 @pytest.mark.parametrize("factor", [1e-3, 0.05, 1.0, 1e3])
 @pytest.mark.parametrize("head", [nn.Identity(), nn.LogSoftmax(dim=1)], ids=str)
 def test_logits_of_any_scale_cause_no_warning(factor, head, core, images):
-    network = Changed(core, change_logits=lambda logits: head(factor * logits))
+    network = ChangedNetwork(core, change_logits=lambda logits: head(factor * logits))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert accuracies_of(network, images, "clean")[0] > 0.9
 
 
-def test_masks_of_classes_change_no_accuracy_and_infinite_masks_are_rejected(core, images):
+def test_class_masks_with_finite_logits_change_no_accuracy_and_infinite_ones_are_rejected(core, images):
     def mask(value: float) -> nn.Module:
-        return Changed(
+        return ChangedNetwork(
             core, change_logits=lambda logits: torch.cat([logits, torch.full((len(logits), 90), value)], dim=1)
         )
 
@@ -154,7 +154,7 @@ def test_results_that_depend_on_earlier_passes_are_rejected(core, images):
         attacked.append(pixels.requires_grad)
         return pixels
 
-    network = Changed(core, record, lambda logits: -logits if any(attacked) else logits)
+    network = ChangedNetwork(core, record, lambda logits: -logits if any(attacked) else logits)
     with pytest.raises(EvaluationError, match="results depend on earlier passes"):
         accuracies_of(network, images, "clean", FGSM)
 
@@ -172,27 +172,27 @@ def add_contrast(images: torch.Tensor, constant: float) -> torch.Tensor:
 @pytest.mark.slow_combinations
 @pytest.mark.filterwarnings("ignore:.*steps are few")
 def test_attack_with_nan_gradients_is_rejected(key, engine, core, images):
-    network = Changed(core, lambda pixels: add_contrast(pixels, 0))
+    network = ChangedNetwork(core, lambda pixels: add_contrast(pixels, 0))
     assert accuracies_of(network, images, "clean") == [1.0]
     few_images = select(images, count=5, seed=0)
-    with pytest.raises(EvaluationError, match=rf"^Attacking images failed for Changed images {key}: the network's gr"):
+    with pytest.raises(EvaluationError, match=rf"^Attacking images failed for ChangedNetwork images {key}: the net"):
         robust201.evaluate(network, few_images, keys=[{key: GRADIENT_ATTACKS[key]}], engine=engine, progress=False)
 
 
 def test_network_with_finite_gradients_has_the_accuracy_of_a_plain_loop(core, images):
-    plain_network = Changed(core, lambda pixels: add_contrast(pixels, 1e-12))
-    expected = [loop_accuracy(plain_network, images), loop_accuracy(plain_network, images, 8 / 255)]
-    assert accuracies_of(plain_network, images, "clean", FGSM) == expected
+    network = ChangedNetwork(core, lambda pixels: add_contrast(pixels, 1e-12))
+    expected = [loop_accuracy(network, images), loop_accuracy(network, images, 8 / 255)]
+    assert accuracies_of(network, images, "clean", FGSM) == expected
     assert expected[1] < expected[0]
 
 
 def scale_gradient(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     """Return the images unchanged, with gradients that are multiplied by factors."""
-    scaled: torch.Tensor = _Scale.apply(images, factors)
+    scaled: torch.Tensor = _ScaleGradient.apply(images, factors)
     return scaled
 
 
-class _Scale(torch.autograd.Function):
+class _ScaleGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(factors)
@@ -206,9 +206,9 @@ class _Scale(torch.autograd.Function):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_error_names_the_image_of_a_single_gradient_that_is_not_finite(value, engine, core, images):
-    marked = images.images.copy()
-    marked[17, :, 0, 0] = 251
+def test_error_names_the_only_image_with_a_gradient_that_is_not_finite(value, engine, core, images):
+    marked_images = images.images.copy()
+    marked_images[17, :, 0, 0] = 251
     factors = torch.ones(images.images.shape[1:])
     factors[1, 2, 3] = value
 
@@ -216,29 +216,29 @@ def test_error_names_the_image_of_a_single_gradient_that_is_not_finite(value, en
         is_marked = (pixels[:, :1, :1, :1] * 255).round() == 251
         return scale_gradient(pixels, torch.where(is_marked, factors, 1.0))
 
-    network = Changed(core, change)
-    arguments = {"images": marked, "labels": images.labels, "keys": FGSM, "engine": engine, "progress": False}
+    network = ChangedNetwork(core, change)
+    arguments = {"images": marked_images, "labels": images.labels, "keys": FGSM, "engine": engine, "progress": False}
     with pytest.raises(EvaluationError, match=r"gradient is NaN or infinite for image 17\. "):
         robust201.evaluate(network, **arguments)
     with pytest.raises(EvaluationError, match="image 17"):
-        robust201.attack(network, marked, images.labels, "fgsm", epsilon="8/255", engine=engine)
+        robust201.attack(network, marked_images, images.labels, "fgsm", epsilon="8/255", engine=engine)
 
 
 def test_nan_gradients_of_images_that_are_not_attacked_are_accepted(core, images):
     """APGD does not attack misclassified images."""
-    marked, labels = images.images.copy(), images.labels.copy()
-    marked[17, :, 0, 0] = 251
+    marked_images, labels = images.images.copy(), images.labels.copy()
+    marked_images[17, :, 0, 0] = 251
     labels[17] = (labels[17] + 1) % 10
 
     def change(pixels: torch.Tensor) -> torch.Tensor:
         is_marked = (pixels[:, :1, :1, :1] * 255).round() == 251
         return scale_gradient(pixels, torch.where(is_marked, torch.nan, 1.0))
 
-    keys = {"aa_apgd-ce": {"epsilons": ["1/255"], "steps": 2}}
+    network, keys = ChangedNetwork(core, change), {"aa_apgd-ce": {"epsilons": ["1/255"], "steps": 2}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
         for engine in ("fused", "reference"):
-            result = robust201.evaluate(Changed(core, change), marked, labels, keys, engine=engine, progress=False)
+            result = robust201.evaluate(network, marked_images, labels, keys, engine=engine, progress=False)
             assert result.table["accuracy"].item() < 1
 
 
@@ -265,7 +265,7 @@ def test_nan_logits_of_perturbed_images_are_rejected(key, engine, core, images):
         is_perturbed[0] = distances.amin(dim=1, keepdim=True) > 1e-3
         return pixels
 
-    network = Changed(core, record, change)
+    network = ChangedNetwork(core, record, change)
     few_images, keys = select(images, count=10, seed=0), {key: FORWARD_ATTACKS[key]}
     with pytest.raises(EvaluationError, match="logits are NaN or infinite for a perturbed image"):
         robust201.evaluate(network, few_images, keys=keys, engine=engine, progress=False)
@@ -274,7 +274,7 @@ def test_nan_logits_of_perturbed_images_are_rejected(key, engine, core, images):
 @pytest.mark.parametrize("key", ["jacobian", "input_gradient", "hessian_input"])
 def test_measures_of_nan_gradients_are_rejected(key, core, images):
     """The error names the images, except for second derivatives."""
-    network = Changed(core, lambda pixels: add_contrast(pixels, 0))
+    network = ChangedNetwork(core, lambda pixels: add_contrast(pixels, 0))
     few_images = select(images, count=3, seed=0)
     message = "finite" if key == "hessian_input" else f"for images {', '.join(map(str, few_images.indices))}"
     with pytest.raises(EvaluationError, match=message):
@@ -288,8 +288,8 @@ def without_gradients(core: nn.Module, variant: str) -> nn.Module:
     if variant == "almost detached":
         return AlmostDetached(core, 1e-12)
     if variant == "detached":
-        return Changed(core, change_logits=lambda logits: logits.detach())
-    return Changed(core, lambda images: torch.from_numpy((images.detach().numpy() * 255).round() / 255).float())
+        return ChangedNetwork(core, change_logits=lambda logits: logits.detach())
+    return ChangedNetwork(core, lambda images: torch.from_numpy((images.detach().numpy() * 255).round() / 255).float())
 
 
 class AlmostDetached(nn.Module):
@@ -309,14 +309,14 @@ BLACK_BOX_KEYS = {"aa_square": {"epsilons": ["4/255"], "queries": 20}, "rot10": 
 
 @pytest.mark.parametrize("variant", ["detached", "almost detached", "another library"])
 def test_networks_without_gradients_support_only_attacks_without_gradients(variant, core, images):
-    network, plain_network = without_gradients(core, variant), core
+    network = without_gradients(core, variant)
     calls: list[tuple[int, int]] = []
     result = robust201.evaluate(
         network, images, keys={"clean": {}} | BLACK_BOX_KEYS, progress=lambda *call: calls.append(call)
     )
     assert len(result.table) == 3
     assert calls == [(1, 3), (2, 3), (3, 3)]
-    assert result.table["accuracy"][0] == loop_accuracy(plain_network, images)
+    assert result.table["accuracy"][0] == loop_accuracy(core, images)
     for engine in ("fused", "reference"):
         with pytest.raises(EvaluationError, match="its logits depend on the images, but have no gradient"):
             robust201.evaluate(network, images, keys=FGSM, engine=engine, progress=False)

@@ -27,32 +27,32 @@ def write_repository(folder: Path, value: float) -> str:
 
 
 def test_files_import_modules_only_from_their_own_folder(tmp_path):
-    paths, modules = [*sys.path], {*sys.modules}
+    sys_path_before, modules_before = [*sys.path], {*sys.modules}
     for name, value in (("a", 1.0), ("b", 2.0)):
         network = parse_user_network(write_repository(tmp_path / name, value))
         layer = network.build()
         assert isinstance(layer, nn.Linear)
         assert layer.weight.item() == value
-    assert sys.path == paths
-    assert not {"models", "models.parts", "shared_settings"} & ({*sys.modules} - modules)
+    assert sys.path == sys_path_before
+    assert not {"models", "models.parts", "shared_settings"} & ({*sys.modules} - modules_before)
 
 
 def test_read_network_parses_name_weights_and_normalisation(tmp_path):
-    text = write_repository(tmp_path / "a", 1.0)
+    network_spec = write_repository(tmp_path / "a", 1.0)
     torch.save({"weight": torch.full((1, 1), 3.0), "bias": torch.zeros(1)}, tmp_path / "w.pth")
     options = f",weights={tmp_path}/w.pth,mean=0.1,0.2,0.3,std=0.5,0.6,0.7"
-    ((name, network),) = read_network(f"plain={text}{options}").items()
+    ((name, network),) = read_network(f"plain={network_spec}{options}").items()
     assert isinstance(network, UserNetwork)
     assert name == "plain"
     assert network.normalisation is not None
     assert (network.normalisation.mean, network.normalisation.std) == ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     assert network.build().weight.item() == 3.0
-    assert [*read_network(text)] == [text]
+    assert [*read_network(network_spec)] == [network_spec]
 
 
 @pytest.mark.parametrize("options", [",mean=1", ",std=1,mean=1,2", ",weight=a", ",weights=", ",mean=0,std=1,mean=0"])
 def test_parse_user_network_rejects_wrong_options(tmp_path, options):
-    text = write_repository(tmp_path / "a", 1.0) + options
+    network_spec = write_repository(tmp_path / "a", 1.0) + options
     with pytest.raises(ConfigError, match=r"Reading networks failed for .*net\.py:build") as caught:
-        parse_user_network(text)
+        parse_user_network(network_spec)
     assert "\n" not in str(caught.value)

@@ -62,7 +62,7 @@ def all_perturbed_images(key, network_class=None):
     return perturb_all(TASKS[key], small_parameters(TASKS[key]), IMAGES, tiny_context(key, classifier))
 
 
-def library_batches(key):
+def protocol_batches(key):
     """Yield seed, pixels and labels of each batch of the protocol."""
     for batch_number in range(-(-len(IMAGES) // BATCH_SIZE)):
         batch = slice(batch_number * BATCH_SIZE, (batch_number + 1) * BATCH_SIZE)
@@ -181,7 +181,7 @@ def test_reference_engine_matches_library_bitwise(key, changes):
         radius = task.constraint.radius(strength)
         expected = [
             library_images(key, tiny_classifier(), pixels, labels, radius, seed, parameters)
-            for seed, pixels, labels in library_batches(key)
+            for seed, pixels, labels in protocol_batches(key)
         ]
         assert torch.equal(perturbed[strength], torch.cat(expected))
 
@@ -231,10 +231,10 @@ def test_corruption_requests_images_by_key_severity_and_index(task):
         assert torch.equal(pixels, torch.from_numpy(expected) / 255)
 
 
-@pytest.mark.parametrize("source", [None, lambda *arguments: corrupted_images(*arguments)[:, :, 1:]])
-def test_corruption_rejects_bad_source(source):
+@pytest.mark.parametrize("make_images", [None, lambda *arguments: corrupted_images(*arguments)[:, :, 1:]])
+def test_corruption_rejects_missing_or_misshapen_images(make_images):
     task = TASKS["fog"]
-    context = dataclasses.replace(tiny_context("fog"), corrupted_images=source)
+    context = dataclasses.replace(tiny_context("fog"), corrupted_images=make_images)
     with pytest.raises(PerturbationError, match="fog"):
         perturb_all(task, small_parameters(task), IMAGES, context)
 

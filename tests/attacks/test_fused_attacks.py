@@ -93,8 +93,8 @@ class ExactModel:
     def backward(self, pixels, error):
         # Round to multiples of 2**-20, so that the products are exact.
         error = (error.double() * 2**20).round() / 2**20
-        inner = (error @ self.network.head.double()) * (self.network.features(pixels) > 0)
-        return (inner @ self.network.weights.double()).float().view(pixels.shape)
+        feature_error = (error @ self.network.head.double()) * (self.network.features(pixels) > 0)
+        return (feature_error @ self.network.weights.double()).float().view(pixels.shape)
 
 
 MODEL = ExactModel()
@@ -207,9 +207,9 @@ def test_evaluate_part_takes_predictions_from_attacked_model():
     context = dataclasses.replace(tiny_context(""), engine="fused", model=model)
     parameters = small_parameters(task)
     part = part_of(task, parameters, IMAGES)
-    (weak, _) = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
+    weaker_result, _ = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={})
     perturbed = attack_images(task, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
-    assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
+    assert weaker_result.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
     # The attack takes one pass, and the evaluation of its results one pass at each of two strengths.
     assert model.n_samples == 3 * len(IMAGES)
 
@@ -228,7 +228,7 @@ def test_autoattack_classifies_results_again_before_returning_them():
 
 
 @each_fully_tested_attack
-def test_batch_size_is_limited(task):
+def test_attack_respects_the_maximum_batch_size(task):
     class NetworkForSmallBatches(CountingNetwork):
         def forward(self, pixels):
             assert len(pixels) <= 5
@@ -291,7 +291,7 @@ def test_square_makes_no_query_for_zero_margin():
 
 
 @pytest.mark.parametrize(
-    ("key", "changes", "passes"),
+    ("key", "changes", "n_passes"),
     [
         ("aa_apgd-ce", {"steps": 7}, 1 + 7 + 1),
         ("aa_apgd-ce", {"steps": 7, "restarts": 3}, 3 * (1 + 7 + 1)),
@@ -299,12 +299,12 @@ def test_square_makes_no_query_for_zero_margin():
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
 )
-def test_number_of_passes_follows_from_parameters(key, changes, passes):
+def test_number_of_passes_follows_from_parameters(key, changes, n_passes):
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(8, labels=[0] * 8)
     parameters = TASKS[key].parameters(epsilons=("1/255", "8/255"), **changes)
     context = dataclasses.replace(tiny_context(key, checked_classifier(network)), engine="fused")
     batches = perturb(TASKS[key], context, parameters, request_of(images, parameters.strengths))
     assert len(list(batches)) == 2
-    # One pass on clean images for all strengths, and at each strength the passes of all runs and of their results.
-    assert network.n_images == 8 * (1 + 2 * passes)
+    # One pass on clean images for all strengths, and `n_passes` at each strength: for all runs and their results.
+    assert network.n_images == 8 * (1 + 2 * n_passes)

@@ -11,7 +11,7 @@ from robust201.networks.classifier import Classifier
 from robust201.networks.nb201.cells import specs
 from robust201.networks.nb201.compiled import compile_network
 from robust201.tasks import TASKS
-from tests.networks.test_inference import N_CLASSES as COMPILED_CLASSES
+from tests.networks.test_inference import N_CLASSES as N_COMPILED_CLASSES
 from tests.networks.test_inference import NORMALISATION as COMPILED_NORMALISATION
 from tests.networks.test_inference import images_of, network_of
 from tests.support.library_parity import compare, fused_images, library_images
@@ -46,8 +46,8 @@ def short_parameters(key):
 def assert_parity(key, classifier, image_set, parameters):
     images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
     differences = compare(key, classifier, images, labels, parameters, seed=SEED)
-    bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
-    assert bits == dict.fromkeys(parameters.strengths, (0, 0))
+    n_differing_bits = {key: (value.image_bits, value.logit_bits) for key, value in differences.items()}
+    assert n_differing_bits == dict.fromkeys(parameters.strengths, (0, 0))
     return differences
 
 
@@ -95,7 +95,7 @@ def test_parity_with_one_image(key):
 
 # With 12 steps, APGD halves its step size. With 3 steps, the last iterate of an image that was fooled is classified
 # correctly again; the attack returns its last misclassified iterate.
-CHANGES = [
+CHANGED_PARAMETERS = [
     *(("pgd", {"steps": 10, "random_start": is_random, "target": "none"}) for is_random in (True, False)),
     *(("pgd", {"steps": 10, "random_start": is_random, "target": "least_likely"}) for is_random in (True, False)),
     *(("aa_apgd-ce", {"steps": steps}) for steps in (1, 2, 3, 33)),
@@ -106,12 +106,12 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("key", "changes"), CHANGES, ids=str)
+@pytest.mark.parametrize(("key", "changes"), CHANGED_PARAMETERS, ids=str)
 def test_parity_with_other_parameters(key, changes):
     assert_parity(key, tiny_classifier(), tiny_images(), parameters_of(key, **changes))
 
 
-VARIANTS = {
+VARIANT_PARAMETERS = {
     "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0), "steps": 12, "restarts": 2},
     "aa_apgd-t": {"epsilons": ("0.5/255", "8/255"), "steps": 12, "restarts": 2},
     "aa_apgd-t_l2": {"epsilons": (0.05, 0.5), "steps": 12, "restarts": 2},
@@ -124,9 +124,9 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("key", VARIANTS)
+@pytest.mark.parametrize("key", VARIANT_PARAMETERS)
 def test_parity_of_variants(key):
-    parameters = TASKS[key].parameters(**VARIANTS[key])
+    parameters = TASKS[key].parameters(**VARIANT_PARAMETERS[key])
     differences = list(assert_parity(key, tiny_classifier(), tiny_images(), parameters).values())
     assert differences[0].n_changed < differences[-1].n_changed
 
@@ -159,10 +159,10 @@ def test_parity_of_pgd_away_from_predicted_labels(key):
 def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start):
     spec = specs()[21]
     network = network_of(spec, channels=8)
-    classifier = Classifier(network, COMPILED_NORMALISATION, COMPILED_CLASSES)
+    classifier = Classifier(network, COMPILED_NORMALISATION, N_COMPILED_CLASSES)
     compiled = compile_network(network, spec, COMPILED_NORMALISATION)
     pixels, labels = images_of(16, n_images=9)
-    images, labels = (pixels * 255).to(torch.uint8), labels % COMPILED_CLASSES
+    images, labels = (pixels * 255).to(torch.uint8), labels % N_COMPILED_CLASSES
     epsilons = (0.25, 0.5)
     parameters = TASKS["pgd_l2"].parameters(epsilons=epsilons, steps=5, random_start=random_start)
     perturbed = fused_images("pgd_l2", classifier, images, labels, epsilons, SEED, parameters, model=compiled)
@@ -178,7 +178,7 @@ def test_projections_onto_hyperplanes_match_library(norm):
     points = torch.rand(3000, 20, generator=generator)
     weights = torch.randn(3000, 20, generator=generator)
     weights[:, ::2] = 0  # entries without a weight must not move
-    # Near hyperplanes, hyperplanes reached after some entries have become 0 or 1, and hyperplanes outside of the cube.
+    # The offsets give near hyperplanes, ones that are reached after entries become 0 or 1, and ones outside the cube.
     offsets = (weights * points).sum(1) + torch.tensor([0.01, 0.5, 2.0, 100.0]).repeat(750)
     moves = getattr(hyperplanes, f"project_{norm}")(points, weights, offsets)
     expected = getattr(fab_projections, f"projection_{norm}")(points, weights, offsets)

@@ -55,7 +55,7 @@ LIBRARY_ATTACKS = {
 }
 
 
-def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
+def library_nearest_images(attack, classifier=CLASSIFIER, labels=LABELS):
     """Return the nearest misclassified images that Foolbox's attack finds, at any distance."""
     model = foolbox.PyTorchModel(classifier, bounds=(0, 1), device="cpu")
     with torch.random.fork_rng():
@@ -63,10 +63,10 @@ def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
         return attack.run(model, CLEAN, foolbox.criteria.Misclassification(labels)).detach()
 
 
-def fused_minima(key, parameters, classifier=CLASSIFIER, labels=LABELS):
+def fused_nearest_images(key, parameters, classifier=CLASSIFIER, labels=LABELS):
     """Return the nearest misclassified images that the fused attack finds, at any distance."""
-    numbers = np.arange(len(IMAGES))
-    samples = Samples(CLEAN, labels, np.full(len(IMAGES), np.inf), numbers, numbers, RandomNumbers(5, key))
+    indices = np.arange(len(IMAGES))
+    samples = Samples(CLEAN, labels, np.full(len(IMAGES), np.inf), indices, indices, RandomNumbers(5, key))
     return find_nearest(BatchedModel(classifier, classifier.n_classes, *LIBRARY_BATCHES), samples, parameters)
 
 
@@ -78,8 +78,8 @@ def distances_of(key, images):
 @pytest.mark.parametrize("key", LIBRARY_ATTACKS)
 def test_fused_attack_matches_foolbox_bitwise(key, steps):
     projection = {"projection": "ball"} if key == "fmn_l2" else {}
-    nearest = fused_minima(key, TASKS[key].parameters(steps=steps, **projection))
-    expected = library_minima(LIBRARY_ATTACKS[key](steps=steps))
+    nearest = fused_nearest_images(key, TASKS[key].parameters(steps=steps, **projection))
+    expected = library_nearest_images(LIBRARY_ATTACKS[key](steps=steps))
     assert count_differing_bits(nearest, expected) == 0
     if steps == 60:
         misclassified = CLASSIFIER(expected).argmax(dim=1) != LABELS
@@ -92,14 +92,14 @@ def test_fused_attack_matches_foolbox_bitwise(key, steps):
 @pytest.mark.parametrize("changes", [{"max_stepsize": 0.3, "gamma": 0.2}, {"max_stepsize": 10.0}])
 @pytest.mark.parametrize("key", ["fmn", "fmn_l1"])
 def test_fmn_with_other_parameters_matches_foolbox(key, changes):
-    nearest = fused_minima(key, TASKS[key].parameters(steps=12, **changes))
-    assert count_differing_bits(nearest, library_minima(LIBRARY_ATTACKS[key](steps=12, **changes))) == 0
+    nearest = fused_nearest_images(key, TASKS[key].parameters(steps=12, **changes))
+    assert count_differing_bits(nearest, library_nearest_images(LIBRARY_ATTACKS[key](steps=12, **changes))) == 0
 
 
 def test_fmn_l2_without_projection_matches_foolbox():
-    nearest = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="none"))
-    assert count_differing_bits(nearest, library_minima(foolbox.attacks.L2FMNAttack(steps=30))) == 0
-    projected = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="ball"))
+    nearest = fused_nearest_images("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="none"))
+    assert count_differing_bits(nearest, library_nearest_images(foolbox.attacks.L2FMNAttack(steps=30))) == 0
+    projected = fused_nearest_images("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="ball"))
     assert distances_of("fmn_l2", projected).median() < 0.9 * distances_of("fmn_l2", nearest).median()
 
 
@@ -111,7 +111,7 @@ def test_fmn_l2_takes_the_nearer_image_of_the_requested_runs(projection, engine)
     parameters = task.parameters(steps=3, projection=projection, epsilons=(largest_radius,))
     context = dataclasses.replace(tiny_context(task.key, batch_size=len(IMAGES)), engine=engine)
     projected, unprojected = (
-        library_minima(library(steps=3)) for library in (ProjectedL2Fmn, foolbox.attacks.L2FMNAttack)
+        library_nearest_images(attack_class(steps=3)) for attack_class in (ProjectedL2Fmn, foolbox.attacks.L2FMNAttack)
     )
     distances = [distances_of("fmn_l2", images) for images in (projected, unprojected)]
     is_nearer = (distances[1] > 0) & ((distances[0] == 0) | (distances[1] < distances[0]))
@@ -125,7 +125,7 @@ def test_fmn_l2_takes_the_nearer_image_of_the_requested_runs(projection, engine)
 def test_image_is_correct_at_epsilons_below_its_distance(task):
     # Rounding inside this network does not depend on the batch.
     classifier = tiny_classifier(Float64Network())
-    nearest = fused_minima(task.key, task.parameters(steps=40), classifier)
+    nearest = fused_nearest_images(task.key, task.parameters(steps=40), classifier)
     distances = distances_of(task.key, nearest)
     misclassified = classifier(nearest).argmax(dim=1) != LABELS
     positive_distances = sorted(set(distances[misclassified].tolist()) - {0.0})
@@ -183,4 +183,4 @@ def test_image_on_the_boundary_without_gradient_stays_unchanged():
     classifier = tiny_classifier(PathlessNetwork([1.0, 1.0, 0.0, 0.0, 0.0]))
     labels = torch.zeros(len(IMAGES), dtype=torch.int64)
     for task in MINIMUM_NORM_TASKS:
-        assert torch.equal(fused_minima(task.key, task.parameters(steps=3), classifier, labels), CLEAN)
+        assert torch.equal(fused_nearest_images(task.key, task.parameters(steps=3), classifier, labels), CLEAN)

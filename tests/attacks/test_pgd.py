@@ -26,7 +26,7 @@ CASES = {
     # With a step size equal to the larger radius, iterates change so much that the last one is rarely the best.
     "pgd_l2": ((0.1, 0.4), {"step_size": 0.4}),
 }
-"""Key → epsilons and parameters."""
+"""Epsilons and parameters by key."""
 every_key = pytest.mark.parametrize("key", list(CASES))
 
 
@@ -72,7 +72,7 @@ def test_variants_match_simple_loop(key, random_start, iterate, label):
     parameters = TASKS[key].parameters(epsilons=epsilons, **variant, **changes)
     images = torch.from_numpy(IMAGES.images)
     perturbed = fused_images(key, CLASSIFIER, images, LABELS, epsilons, SEED, parameters)
-    all_selected = set()
+    all_selected_indices = set()
     for epsilon, result in zip(epsilons, perturbed, strict=True):
         start = starting_points(key, epsilon) if random_start else CLEAN
         with torch.no_grad():
@@ -81,22 +81,22 @@ def test_variants_match_simple_loop(key, random_start, iterate, label):
         with torch.no_grad():
             losses = [functional.cross_entropy(CLASSIFIER(x), labels, reduction="none") for x in iterates]
         # If losses are equal, the first iterate is the best.
-        selected = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), STEPS)
-        expected = torch.stack([iterates[index][image] for image, index in enumerate(selected.tolist())])
+        selected_indices = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), STEPS)
+        expected = torch.stack([iterates[index][image] for image, index in enumerate(selected_indices.tolist())])
         torch.testing.assert_close(result, project(key, expected, epsilon), rtol=0, atol=1e-6)
-        all_selected |= set(selected.tolist())
-    assert len(all_selected) > 1 or iterate == "last"
+        all_selected_indices |= set(selected_indices.tolist())
+    assert len(all_selected_indices) > 1 or iterate == "last"
 
 
 def test_random_starts_are_uniform_in_l2_ball():
     """The fraction of the volume of an n-dimensional ball within radius r is r**n."""
     n_images, n_values = 400, 3 * SIZE * SIZE
-    grey = tiny_images(n_images, labels=np.zeros(n_images))
-    grey.images[:] = 128
+    grey_images = tiny_images(n_images, labels=np.zeros(n_images))
+    grey_images.images[:] = 128
     context = dataclasses.replace(tiny_context("pgd_l2"), engine="fused")
     # A negligible step keeps the starting point.
     parameters = TASKS["pgd_l2"].parameters(epsilons=(0.5,), step_size=1e-30, steps=1, random_start=True)
-    start = perturb_all(TASKS["pgd_l2"], parameters, grey, context)[0.5]
+    start = perturb_all(TASKS["pgd_l2"], parameters, grey_images, context)[0.5]
     volumes = (L2.distances(start - 128 / 255) / 0.5) ** n_values
     bin_counts = torch.histc(volumes.float(), bins=8, min=0, max=1)
     assert bin_counts.sum() == n_images

@@ -1,4 +1,4 @@
-"""Random numbers of fused attacks: what they depend on, and their distributions; and the sides of Square's windows."""
+"""Random numbers of fused attacks (dependence and distributions), and sides of Square's windows."""
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ def test_signs_of_window_moves_are_consecutive_bits_of_a_stream():
             for image in dataset_indices
         ]
         assert window_move.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in image_bits] for image_bits in bits]
-    *_, packed = _draw_window_move(3, "aa_square_l2", 1, 5, 3, 10_240)
-    assert packed.nbytes == 10_240 * 3 // 8
+    *_, packed_signs = _draw_window_move(3, "aa_square_l2", 1, 5, 3, 10_240)
+    assert packed_signs.nbytes == 10_240 * 3 // 8
 
 
 def test_uniforms_and_stripes_have_uniform_distributions():
@@ -41,14 +41,14 @@ def test_uniforms_and_stripes_have_uniform_distributions():
     assert abs(float(stripes.mean())) < 0.1
 
 
-DRAWS = {
+DRAW_FUNCTIONS = {
     "uniforms": lambda numbers, restart, images: numbers.uniforms(restart, images, SHAPE),
     "stripes": lambda numbers, restart, images: numbers.stripes(restart, images, SHAPE),
     "normals": lambda numbers, restart, images: numbers.normals(restart, images, 50),
 }
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("draw", DRAW_FUNCTIONS.values(), ids=DRAW_FUNCTIONS)
 def test_random_numbers_depend_on_seed_key_restart_and_image(draw):
     images = np.array([3, 700, 64, 3])
     drawn = draw(RandomNumbers(0, "pgd_l2"), 0, images)
@@ -67,19 +67,19 @@ def test_normals_have_normal_distribution():
     assert normals.isfinite().all()
     assert kstest(normals.flatten().double().numpy(), "norm").pvalue > 0.01
     # Neither images nor positions are correlated.
-    for sample, n_others in ((normals, 2000), (normals.T[:200], 100)):
-        assert (torch.corrcoef(sample) - torch.eye(len(sample))).abs().max() < 6 / n_others**0.5
+    for sample, n_values in ((normals, 2000), (normals.T[:200], 100)):
+        assert (torch.corrcoef(sample) - torch.eye(len(sample))).abs().max() < 6 / n_values**0.5
 
 
 def test_random_numbers_match_recorded_values():
     # Stored results depend on these numbers, so they must never change.
     random_numbers = RandomNumbers(7, "pgd")
-    words = (random_numbers.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
+    scaled_uniforms = (random_numbers.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
     signs = random_numbers.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
     window = random_numbers.windows(0, 11, [2], (3, 32, 32))[0]
     normals = random_numbers.normals(0, np.array([5]), 3).flatten().tolist()
     assert normals == pytest.approx([-0.3184232, 1.6386790, -1.0087410], rel=1e-6)
-    assert words == [12551837, 3091260, 7270216]
+    assert scaled_uniforms == [12551837, 3091260, 7270216]
     assert signs == [1, 1, -1, 1, 1, 1, 1, 1]
     assert (window.row, window.column, window.signs.flatten().tolist()) == (2, 15, [1, 1, -1])
 

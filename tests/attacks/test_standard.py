@@ -43,8 +43,8 @@ def test_standard_matches_library_bitwise(key, strength_fields):
     parameters = TASKS[key].parameters(**strength_fields, steps=6, queries=20)
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
     differences = compare(key, classifier, pixels, labels, parameters, seed=SEED)
-    bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
-    assert bits == {(0, 0)}
+    n_differing_bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
+    assert n_differing_bits == {(0, 0)}
     assert min(difference.n_changed for difference in differences.values()) > 0
 
 
@@ -61,8 +61,8 @@ def test_stages_begin_in_order(engine):
     part, started_stages = part_of(task, parameters, images), []
     arguments = (context, task, parameters, part, images, ("accuracy",))
     list(evaluate_part(*arguments, provenance={}, on_stage=lambda *stage: started_stages.append(stage)))
-    n_strengths = 2 if engine == "reference" else 1
-    assert [stage[:2] for stage in started_stages] == STAGES * n_strengths
+    n_passes = 2 if engine == "reference" else 1
+    assert [stage[:2] for stage in started_stages] == STAGES * n_passes
 
 
 @pytest.mark.parametrize(("key", "n_classes"), [("aa_apgd-t", 3), ("aa_standard_l1", 3)])

@@ -35,7 +35,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("dataset"))
 
 
-def test_design_prints_and_writes_planted_effects(dataset, robust201, tmp_path):
+def test_analyse_design_prints_and_writes_planted_effects(dataset, robust201, tmp_path):
     options = ("--score", "pgd:1/255", "--out", tmp_path)
     tables = json.loads(robust201("analyse", "design", dataset, *options, "--json").out)["cifar10"]
     largest_effect = max(tables["effects"], key=lambda row: row["effect"])
@@ -44,7 +44,7 @@ def test_design_prints_and_writes_planted_effects(dataset, robust201, tmp_path):
     assert "effects of operations on pgd:1/255" in robust201("analyse", "design", dataset, *options).out
 
 
-def test_measures_compares_measures_with_parameter_count(robust201, tmp_path):
+def test_analyse_measures_compares_measures_with_parameter_count(robust201, tmp_path):
     options = ("--keys", "pgd", "--out", tmp_path)
     text = robust201("analyse", "measures", write_dataset(tmp_path / "dataset", step=10), *options).out
     assert "pgd:8/255" in text
@@ -91,14 +91,14 @@ def make_plan(keys: Sequence[str], weights_names: Sequence[str] = ("",)) -> Fabr
     return FabricatedPlan(tuple(units), weights=weights)
 
 
-def compute_jacobian_norms(name: str = "") -> list[float]:
+def compute_jacobian_norms(weights_name: str = "") -> list[float]:
     """Return the squared norms from `make_values`, in the order of `ARCHITECTURES`."""
-    units = [make_unit(index, "cifar10", "jacobian", (0.0,), weights=name) for index in ARCHITECTURES]
+    units = [make_unit(index, "cifar10", "jacobian", (0.0,), weights=weights_name) for index in ARCHITECTURES]
     return [float(make_values(unit, 0.0)["squared_norm"]) for unit in units]
 
 
-def compute_pgd_accuracies(name: str = "") -> list[float]:
-    units = [make_unit(index, "cifar10", "pgd", (1.0, 8.0), weights=name) for index in ARCHITECTURES]
+def compute_pgd_accuracies(weights_name: str = "") -> list[float]:
+    units = [make_unit(index, "cifar10", "pgd", (1.0, 8.0), weights=weights_name) for index in ARCHITECTURES]
     return [float(make_values(unit, 1.0)["accuracy"]) for unit in units]
 
 
@@ -109,7 +109,7 @@ def correlate_jacobian_norms(robust201: RunCommand, *arguments: object) -> pd.Da
     return rows[rows["measure"] == "jacobian.squared_norm"].set_index(["key", "strength"])
 
 
-def test_measures_combines_measures_and_accuracies_of_two_folders(robust201, tmp_path):
+def test_analyse_measures_combines_measures_and_accuracies_of_two_folders(robust201, tmp_path):
     export(tmp_path / "accuracies", make_plan(["clean", "pgd"]))
     export(tmp_path / "measures", make_plan(["jacobian"]), formats=("parquet",))
     rows = correlate_jacobian_norms(
@@ -124,7 +124,7 @@ def test_measures_combines_measures_and_accuracies_of_two_folders(robust201, tmp
     assert "it has no accuracies. Add a folder" in result_without_accuracies.err
 
 
-def test_measures_uses_all_weights_of_an_architecture(robust201, tmp_path):
+def test_analyse_measures_uses_all_weights_of_an_architecture(robust201, tmp_path):
     weights_names = ("e200-s0", "e200-s1")
     export(tmp_path / "both", make_plan(list(STRENGTHS), weights_names), formats=("parquet",))
     arguments = ("analyse", "measures", tmp_path / "both", "--keys", "pgd:1/255", "--json")
@@ -141,12 +141,12 @@ def test_measures_uses_all_weights_of_an_architecture(robust201, tmp_path):
         assert rows.loc[measure, "kendall"] == pytest.approx(kendalltau(measure_values, expected_accuracies).statistic)
     for command in (("analyse", "design"), ("search",)):
         result = robust201(*command, tmp_path / "both")
-        assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.error_line(2)
+        assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.error_line(exit_code=2)
         assert "--weights-name" in result.err
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
-def test_measures_uses_available_results_of_partial_export(robust201, tmp_path, file_format):
+def test_analyse_measures_uses_available_results_of_partial_export(robust201, tmp_path, file_format):
     # A correlation excludes #21, which has no measure, and under pgd also #0, which has results at one strength only.
     missing_values = {(0, "pgd", 8.0), (21, "jacobian", 0.0)}
     export(

@@ -84,9 +84,9 @@ def test_commands_print_valid_json_and_matching_tables(robust201, write_sweep, f
     table = robust201("status", sweep).out
     assert table.count("100%") == 5  # the first line, three keys and all keys together
     assert "evaluations/s" not in table
-    assert json.loads(robust201("verify", "--json", finished_results).out)["sound"]
-    doctor = robust201("doctor", sweep).out
-    assert all(f" {what}: " in doctor for what in ("torch", "checkpoints", "digits", "disk"))
+    assert json.loads(robust201("verify", "--json", finished_results).out)["valid"]
+    doctor_output = robust201("doctor", sweep).out
+    assert all(f" {check}: " in doctor_output for check in ("torch", "checkpoints", "digits", "disk"))
 
 
 def test_status_and_plan_do_not_import_heavy_libraries(write_sweep, finished_results, tmp_path):
@@ -175,8 +175,8 @@ def test_merge_of_partial_runs_equals_complete_sweep(robust201, write_sweep, tmp
     assert robust201("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "again").code == 0
     assert robust201("export", tmp_path / "again", "--out", tmp_path / "again-json").code == 0
     assert read_tree(tmp_path / "again-json") == read_tree(tmp_path / "results-json")
-    second_merge = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
-    assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files.\n")
+    repeated_merge = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
+    assert (repeated_merge.code, repeated_merge.out) == (0, "Joined 0 result files.\n")
 
 
 def test_closed_stdout_ends_command_without_error_output():
@@ -198,14 +198,14 @@ def test_full_disk_gives_one_error_line(robust201, monkeypatch):
 
     monkeypatch.setattr(sys, "stdout", FullStream())
     result = robust201("--version")
-    assert "No space left on device" in result.error_line(4)
+    assert "No space left on device" in result.error_line(exit_code=4)
 
 
 def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(robust201, sweep_fields, tmp_path):
     fields = sweep_fields(keys={"clean": {}})
     yaml_text = yaml.safe_dump(fields).replace("checkpoints:", "checkpoints: &weights") + "name: merged\n"
     (tmp_path / "twice.yaml").write_text(yaml_text)
-    assert "field 'name' appears twice" in robust201("plan", tmp_path / "twice.yaml").error_line(2)
+    assert "field 'name' appears twice" in robust201("plan", tmp_path / "twice.yaml").error_line(exit_code=2)
     keys = "keys: {pgd: &short {steps: 2}, aa_apgd-ce: {<<: *short, restarts: 2}}\n"
     del fields["keys"]
     (tmp_path / "merge.yaml").write_text(yaml.safe_dump(fields) + keys)
@@ -242,7 +242,7 @@ def test_commands_accept_sweep_yaml_or_results(robust201, write_sweep, finished_
         assert "10 done, 0 missing" in run.err
         for arguments in (("status", path), ("verify", path), ("merge", path, "--compact"), ("doctor", path)):
             assert robust201(*arguments).code == 0, arguments
-        assert "5/digits/clean" in robust201("status", path, "--log", "5/digits/clean").error_line(2)
+        assert "5/digits/clean" in robust201("status", path, "--log", "5/digits/clean").error_line(exit_code=2)
         assert robust201("export", path, "--out", tmp_path / "json").code == 0
         assert robust201("verify", path, "--against", tmp_path / "json").code == 0
         assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
@@ -257,4 +257,4 @@ def test_plan_and_run_options_select_a_subset_of_the_sweep(robust201, write_swee
     assert "Planned 1 evaluation:" in robust201("run", sweep, *selection).err
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["n_done"], status["n_planned"]) == (1, 10)
-    assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").error_line(2)
+    assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").error_line(exit_code=2)

@@ -40,14 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_compare_prints_and_writes_differences(folder, robust201):
-    options = (
-        "--data",
-        folder / "test.npz",
-        "--keys",
-        "clean,fgsm",
-        "--set",
-        "fgsm.epsilons=1/255,8/255",
-    )
+    options = ("--data", folder / "test.npz", "--keys", "clean,fgsm", "--set", "fgsm.epsilons=1/255,8/255")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, *options, "--out", folder / "table.csv")
     assert result.code == 0, result.err
@@ -63,7 +56,7 @@ def test_compare_prints_and_writes_differences(folder, robust201):
     assert payload["summary"][0].startswith(notice)
 
 
-def test_commands_reject_incomparable_networks_in_one_line(folder, robust201):
+def test_commands_reject_incomparable_networks_with_one_error_line(folder, robust201):
     network, data = f"{folder}/net.py:build", ("--data", folder / "test.npz")
     for name, keys, count in (("long", "clean,fgsm:8/255", 6), ("short", "clean", 6), ("few", "clean", 4)):
         options = (*data, "--keys", keys, "--images", count, "--save", folder / name)
@@ -86,7 +79,7 @@ def test_commands_reject_incomparable_networks_in_one_line(folder, robust201):
         ("compare", (*saved, "--keys", "fog"), "Known: clean, fgsm:8/255, fgsm."),
     ):
         result = robust201(command, *arguments)
-        assert subject in result.error_line(2)
+        assert subject in result.error_line(exit_code=2)
         assert "Executing" not in result.err
 
 
@@ -98,15 +91,15 @@ def test_saved_evaluations_can_be_compared_and_resumed(folder, robust201):
     repeated = robust201("evaluate", networks["a"], *data, "--save", folder / "a", "--json")
     rows = json.loads(repeated.out)["rows"]
     assert [row["seconds"] for row in rows] == Evaluation.load(folder / "a").table["seconds"].tolist()
-    saved = json.loads(robust201("compare", folder / "a", folder / "b", "--keys", "fgsm:8/255", "--json").out)
-    (row,) = saved["comparisons"]
+    payload = json.loads(robust201("compare", folder / "a", folder / "b", "--keys", "fgsm:8/255", "--json").out)
+    (row,) = payload["comparisons"]
     assert (row["first"], row["second"], row["unit"]) == ("a", "b", "/255")
     evaluated = robust201("compare", *(f"{name}={network}" for name, network in networks.items()), *data, "--json")
     assert row["difference"] == json.loads(evaluated.out)["comparisons"][1]["difference"]
     curves = json.loads(robust201("curves", folder / "a", folder / "b", "--json").out)["networks"]
     assert [row["network"] for row in curves] == ["a", "b"]
     other_network = robust201("evaluate", networks["b"], *data, "--save", folder / "a")
-    assert "but these differ: network" in other_network.error_line(2)
+    assert "but these differ: network" in other_network.error_line(exit_code=2)
 
 
 def test_curves_write_figure_and_distances(folder, robust201):

@@ -24,10 +24,10 @@ from tests.support.tiny_networks import TinyNetwork
 def build():
     return TinyNetwork(seed=5)
 
-def three():
+def returns_number():
     return 3
 
-def needs(argument):
+def needs_argument(argument):
     return None
 
 def lazy():
@@ -133,7 +133,7 @@ def test_evaluate_accepts_custom_tasks_as_keys(files, robust201):
     assert robust201(*make_arguments(keys="my_tasks.py:margins", out="measure.csv"), *measure).code == 0
     assert pd.read_csv(files / "measure.csv")["margin"].notna().all()
     too_far = settings_of("norm=Linf", "strengths=8", "parameters.tries=2")
-    error_line = robust201(*make_arguments(keys="my_tasks.py"), *too_far).error_line(3)
+    error_line = robust201(*make_arguments(keys="my_tasks.py"), *too_far).error_line(exit_code=3)
     assert "expected Linf distances up to epsilon" in error_line
 
 
@@ -148,7 +148,7 @@ def test_commands_check_keys_before_executing_files(files, robust201, command):
         (("--keys", "clean", "--images", 99), "expected a count from 1 to 21"),
     ):
         result = robust201(*argv, *options)
-        assert message in result.error_line(2)
+        assert message in result.error_line(exit_code=2)
         assert "Executing" not in result.err
 
 
@@ -167,8 +167,8 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"network": "none.py:build"}, "none.py: No such file or directory"),
     ({"network": "my_model.py:make"}, "make in my_model.py"),
     ({"network": "fails.py:build"}, "ZeroDivisionError"),
-    ({"network": "my_model.py:three"}, "got int"),
-    ({"network": "my_model.py:needs"}, "without arguments"),
+    ({"network": "my_model.py:returns_number"}, "got int"),
+    ({"network": "my_model.py:needs_argument"}, "without arguments"),
     ({"network": "my_model.py:lazy"}, "has no values"),
     ({"weights": "none.safetensors"}, "none.safetensors: No such file or directory"),
     ({"weights": "."}, "Is a directory"),
@@ -197,11 +197,11 @@ INVALID_INPUTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "subject"), INVALID_INPUTS)
-def test_evaluate_reports_invalid_input_in_one_line(files, robust201, changes, subject):
+def test_evaluate_reports_invalid_input_with_one_error_line(files, robust201, changes, subject):
     write_invalid_files(files)
     if "network" in changes:
         changes = {"weights": None, **changes}
-    assert subject in robust201(*make_arguments(**{"out": "results.csv"} | changes)).error_line(2)
+    assert subject in robust201(*make_arguments(**{"out": "results.csv"} | changes)).error_line(exit_code=2)
     assert not (files / "results.csv").exists()
 
 
@@ -219,18 +219,17 @@ def test_resize_option_sets_shorter_side_crop_and_filter(text, expected):
     assert read_resize(text) == expected
 
 
-def test_evaluate_reports_failure_during_an_attack_in_one_line(files, robust201):
+def test_evaluate_reports_failure_during_an_attack_with_one_error_line(files, robust201):
     result = robust201(*make_arguments(network="my_model.py:FailsForGradients", out="results.csv"))
-    assert "the network raised RuntimeError: no gradients here" in result.error_line(3)
+    assert "the network raised RuntimeError: no gradients here" in result.error_line(exit_code=3)
     assert not (files / "results.csv").exists()
 
 
 def test_set_option_sets_parameters_of_keys(files, robust201):
-    names = ("pgd.steps=2", "pgd.epsilons=8/255", "pgd.rel_stepsize=1", "aa_standard.epsilons=8/255")
-    settings = [
-        argument for name in (*names, "autoattack.queries=5", "autoattack.steps=3") for argument in ("--set", name)
-    ]
-    result = robust201(*make_arguments(keys="clean,pgd,autoattack", out="results.csv"), *settings)
+    settings = ("pgd.steps=2", "pgd.epsilons=8/255", "pgd.rel_stepsize=1", "aa_standard.epsilons=8/255")
+    settings += ("autoattack.queries=5", "autoattack.steps=3")
+    options = [argument for setting in settings for argument in ("--set", setting)]
+    result = robust201(*make_arguments(keys="clean,pgd,autoattack", out="results.csv"), *options)
     assert result.code == 0
     assert "Wrote results.csv." in result.err
     fields = {"pgd": {"steps": 2, "epsilons": ["8/255"], "rel_stepsize": 1}}

@@ -36,7 +36,7 @@ def test_plot_and_report_show_selected_networks_and_keys(tmp_path):
     assert set(curves["key"]) == {"pgd"}
     assert (curves["low"] < curves["accuracy"]).any()
     run_command("report", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "page.html"))
-    page = (tmp_path / "page.html").read_text()
-    assert 'data-figure="attack-curves"' in page
-    assert 'data-figure="corruption-curves"' not in page
-    assert page.index("the most robust network is #3456 (PGD") < page.index("Terms")
+    report = (tmp_path / "page.html").read_text()
+    assert 'data-figure="attack-curves"' in report
+    assert 'data-figure="corruption-curves"' not in report
+    assert report.index("the most robust network is #3456 (PGD") < report.index("Terms")

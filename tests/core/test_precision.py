@@ -42,9 +42,9 @@ def logits_and_gradients(network, spec, pixels, labels, precision):
     logits = Classifier(network, NORMALISATION, N_CLASSES, precision=precision)(inputs)
     (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, labels, reduction="sum"), inputs)
     compiled = compile_network(network, spec, NORMALISATION, precision=precision)
-    fast_logits, _, fast_gradient = compiled.loss_and_gradient(pixels, labels)
-    assert torch.equal(fast_logits, compiled.logits(pixels))
-    outputs = {"reference": (logits.detach(), gradient), "fused": (fast_logits, fast_gradient)}
+    compiled_logits, _, compiled_gradient = compiled.loss_and_gradient(pixels, labels)
+    assert torch.equal(compiled_logits, compiled.logits(pixels))
+    outputs = {"reference": (logits.detach(), gradient), "fused": (compiled_logits, compiled_gradient)}
     assert {tensor.dtype for output in outputs.values() for tensor in output} == {torch.float32}
     return outputs
 
@@ -174,7 +174,7 @@ def test_bf16_sums_relus_and_gradients_have_bfloat16_accuracy():
 @pytest.mark.parametrize("factor", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_bf16_average_pooling_is_unbiased(factor, size):
-    """1/9 is not a bfloat16 number, and as a weight it would enlarge every pooled map by 0.2%."""
+    """1/9 is not a bfloat16 number, and as a weight it would scale all pooled values up by 0.2%."""
     torch.manual_seed(0)
     x, gradient = random_bfloat16_map(2, 4, size, size), random_bfloat16_map(2, 4, size, size)
     inputs = x.double().requires_grad_()
@@ -183,7 +183,7 @@ def test_bf16_average_pooling_is_unbiased(factor, size):
     pooling = kernels.AveragePooling(4, factor, device=CPU, dtype=torch.bfloat16)
     torch.testing.assert_close(pooling(x).double(), exact.detach(), rtol=2.01 * ROUNDING, atol=1e-4)
     max_gradient = float((2.25 * gradient).abs().max())
-    for result in (pooling.backward(gradient), pooling.backward(gradient.clone(), consume=True)):
+    for result in (pooling.backward(gradient), pooling.backward(gradient.clone(), overwrite=True)):
         torch.testing.assert_close(result.double(), exact_gradient, rtol=0, atol=3 * ROUNDING * max_gradient * factor)
     constant = torch.full_like(x, 1.25)
     assert torch.equal(pooling(constant), factor * constant)
@@ -258,8 +258,8 @@ def test_bf16_classifier_head_is_float32():
     assert {input_dtypes[name] for name in ("lastact.0", "lastact.1", "global_pooling", "classifier")} == {
         torch.float32
     }
-    norms = [module for module in classifier.modules() if isinstance(module, torch.nn.BatchNorm2d)]
-    assert {module.running_var.dtype for module in norms} == {torch.float32}
+    batch_norms = [module for module in classifier.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert {module.running_var.dtype for module in batch_norms} == {torch.float32}
 
 
 # tf32: CUDA only

@@ -181,7 +181,7 @@ def test_load_frost_checks_files(tmp_path):
         load_frost(tmp_path)
 
 
-REJECTED = [
+INVALID_INPUTS = [
     ("gausian_noise", natural_images(1), ConfigError),
     ("fog", natural_images(1)[:, :, :16], DatasetError),
     ("fog", natural_images(1)[..., 0], DatasetError),
@@ -190,7 +190,7 @@ REJECTED = [
 ]
 
 
-@pytest.mark.parametrize(("key", "images", "error"), REJECTED)
+@pytest.mark.parametrize(("key", "images", "error"), INVALID_INPUTS)
 def test_corrupt_rejects_bad_input(key, images, error):
     with pytest.raises(error, match=key):
         corrupt_images(images, key, 1)

@@ -1,4 +1,4 @@
-"""Corruptions of images of 224 pixels: ImageNet-C's constants, compared with simple implementations of its script."""
+"""Corruptions of 224-pixel images: ImageNet-C's constants, compared with simple versions of its script."""
 
 import math
 
@@ -113,7 +113,7 @@ def test_jpeg_has_published_quality(severity, quality, tmp_path):  # type: ignor
         np.testing.assert_array_equal(corrupt_image("jpeg_compression", severity), np.asarray(image))
 
 
-def test_next_version_is_recorded_for_all_sizes(monkeypatch):
+def test_next_generator_version_is_recorded_for_all_sizes(monkeypatch):
     next_version = 1 + max(LARGE_IMAGES_VERSION, *(task.images_version for task in TASKS.values()))
     monkeypatch.setattr(generator, "GENERATOR_VERSION", next_version)
     for size in (IMAGENET_SIZE - 1, IMAGENET_SIZE):

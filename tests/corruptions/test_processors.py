@@ -69,8 +69,8 @@ RECORDED_HASHES = {
     "zoom_blur": "7e376bc45bd2a205",
     "snow on noise": "80408dc547255f0e",
 }
-"""Corruption → hash over the hashes of its images at all sizes. jpeg_compression is absent, because its bytes depend on
-libjpeg. "snow on noise" (snow on images of noise) is recorded because an older version of the code computed other
+"""Hashes over the hashes of each corruption's images at all sizes. jpeg_compression is absent, because its bytes depend
+on libjpeg. "snow on noise" (snow on images of noise) is recorded because an older version of the code computed other
 pixels for it with OpenBLAS's kernels for AVX2."""
 
 
@@ -140,6 +140,6 @@ def test_grey_of_matches_fused_multiply_adds_for_all_colours():
             grey = total.astype(np.float32)
             next_below = np.nextafter(grey, np.float32(-1)).astype(np.float64)
             next_above = np.nextafter(grey, np.float32(2)).astype(np.float64)
-            is_middle = (total == (next_below + grey) / 2) | (total == (next_above + grey) / 2)
-            assert not (is_middle & (error != 0)).any()
+            is_halfway = (total == (next_below + grey) / 2) | (total == (next_above + grey) / 2)
+            assert not (is_halfway & (error != 0)).any()
         assert (grey == grey_of(np.stack((np.full_like(green, red), green, blue), axis=-1))).all()

@@ -26,7 +26,7 @@ def test_commands_reject_results_of_unknown_format_version(robust201, write_swee
         ("verify", finished_results),
         ("run", write_sweep()),
     ):
-        assert "99" in robust201(*arguments).error_line(2)
+        assert "99" in robust201(*arguments).error_line(exit_code=2)
     assert read_tree(tmp_path) == tree_before
 
 
@@ -40,7 +40,7 @@ def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, t
         (path_in_use / "meta.json").write_text("mine")
     sweep = write_sweep(results=str(path_in_use / "x" if content == "below a file" else path_in_use))
     tree_before = read_tree(tmp_path)
-    robust201("run", sweep).error_line(2)
+    robust201("run", sweep).error_line(exit_code=2)
     assert read_tree(tmp_path) == tree_before
 
 
@@ -57,7 +57,7 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync_until_full)
         command_result = robust201("run", write_sweep(), "--out", results)
-    error_line = command_result.error_line(4)
+    error_line = command_result.error_line(exit_code=4)
     assert "the disk is full" in error_line
     assert "Free some space and run the same command again" in error_line
     assert len(shard_paths(results)) == 3

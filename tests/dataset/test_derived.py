@@ -41,8 +41,8 @@ def get_metric_values(
     derived_metrics: DerivedMetrics, metric: str, key: str, strength: float = math.nan
 ) -> "pd.Series[float]":
     table = derived_metrics.table
-    is_strength = table["strength"].isna() if math.isnan(strength) else table["strength"] == strength
-    return table[(table["metric"] == metric) & (table["key"] == key) & is_strength].set_index("network")["value"]
+    has_strength = table["strength"].isna() if math.isnan(strength) else table["strength"] == strength
+    return table[(table["metric"] == metric) & (table["key"] == key) & has_strength].set_index("network")["value"]
 
 
 def test_robustness_r_integrates_curve_from_clean_accuracy(derived_metrics: DerivedMetrics) -> None:
@@ -54,12 +54,12 @@ def test_robustness_r_integrates_curve_from_clean_accuracy(derived_metrics: Deri
         ]
         assert series[cell] == pytest.approx(float(robustness_r(strengths, curve).value))
         for strength, accuracy in zip(strengths[1:], curve[1:], strict=True):
-            change = get_metric_values(derived_metrics, "relative_change", "pgd", strength)[cell]
-            assert change == pytest.approx((accuracy - curve[0]) / curve[0])
+            relative_change = get_metric_values(derived_metrics, "relative_change", "pgd", strength)[cell]
+            assert relative_change == pytest.approx((accuracy - curve[0]) / curve[0])
 
 
 def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: DerivedMetrics, folder: Path) -> None:
-    success, worst_case = (
+    success_rates, worst_cases = (
         get_metric_values(derived_metrics, "attack_success_rate", "pgd", 1.0),
         get_metric_values(derived_metrics, "worst_case_accuracy", "fgsm+pgd", 1.0),
     )
@@ -68,8 +68,8 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
             make_expected_outcomes(cell, key, strength)
             for key, strength in (("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0))
         )
-        assert success[cell] == (clean & ~pgd).sum() / clean.sum()
-        assert worst_case[cell] == (fgsm & pgd).mean()
+        assert success_rates[cell] == (clean & ~pgd).sum() / clean.sum()
+        assert worst_cases[cell] == (fgsm & pgd).mean()
 
 
 def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
@@ -99,5 +99,5 @@ def test_rank_command_prints_metrics(robust201: RunCommand, folder: Path, tmp_pa
     payload = json.loads(robust201("rank", folder, "--metrics", "--json").out)
     assert payload["metrics"] == to_json_rows(Dataset(folder).metrics().table)
     assert robust201("rank", folder, "--metrics", "--keys", "nothing").code == 2
-    assert "Leave out the strength" in robust201("rank", folder, "--metrics", "--keys", "pgd:1/255").error_line(2)
-    assert "'clean,clean'" in robust201("rank", folder, "--metrics", "--keys", "clean,clean").error_line(2)
+    for keys, message in (("pgd:1/255", "Leave out the strength"), ("clean,clean", "'clean,clean'")):
+        assert message in robust201("rank", folder, "--metrics", "--keys", keys).error_line(exit_code=2)

@@ -31,33 +31,33 @@ def test_compare_results_reports_differences_and_rank_correlations(result_sets):
     comparisons = report.comparisons.set_index(["key", "strength"])
     assert [*comparisons.index][:3] == [("clean", 0.0), ("fgsm", 0.5), ("fgsm", 1.0)]
     assert len(comparisons) == 10
-    changed = comparisons.loc[("pgd", 8.0)]
-    numbers = [
+    changed_row = comparisons.loc[("pgd", 8.0)]
+    accuracies = [
         read_numbers(folder).query("key == 'pgd' and strength == 8").set_index("architecture")["value"]
         for folder in result_sets
     ]
-    assert changed["max_difference"] == report.max_difference == 0.125
-    assert changed["mean_absolute_difference"] == pytest.approx(0.125 / 4)
+    assert changed_row["max_difference"] == report.max_difference == 0.125
+    assert changed_row["mean_absolute_difference"] == pytest.approx(0.125 / 4)
     (largest,) = report.largest.to_dict("records")
-    assert (largest["architecture"], largest["first"], largest["second"]) == (10, numbers[0][10], numbers[1][10])
-    common = sorted({*numbers[0].index} & {*numbers[1].index})
-    expected = kendalltau(numbers[0][common], numbers[1][common]).statistic
-    assert changed["kendall_tau"] == pytest.approx(expected)
-    unchanged = comparisons.drop(("pgd", 8.0))
-    assert (unchanged[["max_difference", "mean_difference"]] == 0).all(axis=None)
-    # Tau is NaN if all numbers of a set are equal.
-    np.testing.assert_allclose(unchanged["kendall_tau"].dropna(), 1)
+    assert (largest["architecture"], largest["first"], largest["second"]) == (10, accuracies[0][10], accuracies[1][10])
+    common = sorted({*accuracies[0].index} & {*accuracies[1].index})
+    expected = kendalltau(accuracies[0][common], accuracies[1][common]).statistic
+    assert changed_row["kendall_tau"] == pytest.approx(expected)
+    unchanged_rows = comparisons.drop(("pgd", 8.0))
+    assert (unchanged_rows[["max_difference", "mean_difference"]] == 0).all(axis=None)
+    # Tau is NaN if all accuracies of a folder are equal.
+    np.testing.assert_allclose(unchanged_rows["kendall_tau"].dropna(), 1)
     assert compare_results(*result_sets, tolerance=0.125).is_within_tolerance
 
 
-def test_against_reports_differences_and_exit_code_depends_on_tolerance(result_sets, tmp_path, robust201):
+def test_verify_against_reports_differences_and_exits_with_3_beyond_the_tolerance(result_sets, tmp_path, robust201):
     result = robust201("verify", result_sets[0], "--against", result_sets[1])
     assert result.code == 3
     assert "cifar10 pgd 8 10 0.35 0.475" in " ".join(result.out.split())
     assert result.out.startswith("largest difference 0.125, beyond the tolerance of 0; 1 of 10 rows with differences")
     assert "fgsm" not in result.out
     assert robust201("verify", result_sets[0], "--against", result_sets[1], "--tolerance", 0.2).code == 0
-    assert "meta.json" in robust201("verify", result_sets[0], "--against", tmp_path).error_line(2)
+    assert "meta.json" in robust201("verify", result_sets[0], "--against", tmp_path).error_line(exit_code=2)
 
 
 def test_compare_results_lists_strengths_in_only_one_set(tmp_path):

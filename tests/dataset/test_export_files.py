@@ -88,17 +88,17 @@ def test_failed_export_keeps_earlier_export(tmp_path, processes):
 
 
 def test_interrupt_during_submission_takes_effect_after_the_last_key(tmp_path, monkeypatch):
-    submitted, submit = [], ProcessPoolExecutor.submit
+    submitted_keys, submit = [], ProcessPoolExecutor.submit
 
     def interrupt_and_submit(pool, write, key):
-        submitted.append(key.form.key)
+        submitted_keys.append(key.key_format.key)
         signal.raise_signal(signal.SIGINT)
         return submit(pool, write, key)
 
     monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupt_and_submit)
     with pytest.raises(KeyboardInterrupt):
         export(tmp_path, make_plan((0, 2), ["clean", "fgsm", "pgd"]), SlowStore(), processes=2)
-    assert sorted(submitted) == ["clean", "fgsm", "pgd"]
+    assert sorted(submitted_keys) == ["clean", "fgsm", "pgd"]
     assert read_tree(tmp_path) == {}
 
 

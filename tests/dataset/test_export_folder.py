@@ -19,7 +19,7 @@ from tests.support.fabricated import FabricatedPlan, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309)
 PLAN = make_plan([0, 2], ["clean", "fog"])
-PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))
+PGD_PROTOCOL, FOG_PROTOCOL = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))
 
 
 def test_export_replaces_earlier_export(tmp_path: Path) -> None:
@@ -50,14 +50,14 @@ def write_after_export(out: Path, name: str) -> None:
     (out / name).write_text("mine")
 
 
-def with_protocols(*protocols: dict[str, Any]) -> FabricatedPlan:
+def plan_with(*protocols: dict[str, Any]) -> FabricatedPlan:
     return replace(PLAN, protocols=protocols)
 
 
 REJECTED_FOLDERS: dict[str, tuple[Callable[[Path], object], FabricatedPlan]] = {
     "an export of another sweep": (lambda out: export(out, replace(PLAN, name="other")), PLAN),
-    "other protocols": (lambda out: export(out, with_protocols(PGD)), with_protocols(FOG)),
-    "another seed": (lambda out: export(out, with_protocols(PGD)), with_protocols(PGD | {"seed": 1})),
+    "other protocols": (lambda out: export(out, plan_with(PGD_PROTOCOL)), plan_with(FOG_PROTOCOL)),
+    "another seed": (lambda out: export(out, plan_with(PGD_PROTOCOL)), plan_with(PGD_PROTOCOL | {"seed": 1})),
     "a file": (lambda out: out.write_text("mine"), PLAN),
     "an unlisted file": (lambda out: (out.mkdir(), (out / "meta.json").write_text("downloaded")), PLAN),
     "an empty listing": (lambda out: (out.mkdir(), (out / "SHA256SUMS").write_text("")), PLAN),
@@ -80,10 +80,12 @@ def test_export_rejects_folder_with_other_files(tmp_path: Path, case: str) -> No
     assert read_tree(tmp_path) == tree_before
 
 
-@pytest.mark.parametrize("earlier", [(PGD,), (PGD, FOG), (PGD | {"seed": 1}, FOG)])
-def test_export_replaces_export_with_a_common_protocol(tmp_path: Path, earlier: tuple[dict[str, Any], ...]) -> None:
-    export(tmp_path, with_protocols(*earlier))
-    export(tmp_path, with_protocols(PGD, FOG))
+@pytest.mark.parametrize(
+    "protocols", [(PGD_PROTOCOL,), (PGD_PROTOCOL, FOG_PROTOCOL), (PGD_PROTOCOL | {"seed": 1}, FOG_PROTOCOL)]
+)
+def test_export_replaces_export_with_a_common_protocol(tmp_path: Path, protocols: tuple[dict[str, Any], ...]) -> None:
+    export(tmp_path, plan_with(*protocols))
+    export(tmp_path, plan_with(PGD_PROTOCOL, FOG_PROTOCOL))
 
 
 def test_export_rejects_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,15 +129,15 @@ def test_folder_with_only_user_folders_is_not_replaced(tmp_path: Path, is_link: 
 
 
 def test_only_copy_of_an_export_is_never_deleted(tmp_path: Path) -> None:
-    out, earlier = tmp_path / "out", tmp_path / ".out.old"
+    out, earlier_export = tmp_path / "out", tmp_path / ".out.old"
     export(out, PLAN)
     tree = read_tree(out)
-    out.rename(earlier)
+    out.rename(earlier_export)
     out.mkdir()
     (out / "notes.txt").write_text("mine")
     with pytest.raises(StorageError):
         export(out, PLAN)
-    assert read_tree(earlier) == tree
+    assert read_tree(earlier_export) == tree
     assert read_tree(out) == {"notes.txt": b"mine"}
 
 
@@ -147,8 +149,7 @@ class KilledError(BaseException):
 def test_next_export_reverts_replacement_by_killed_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    # The steps are: move the earlier export and back, which tests that it can be moved; move it; move the new one in
-    # its place.
+    # Steps 0 and 1 test whether the folder can be moved, 2 moves it, and 3 moves the new export to its place.
     out, moves, rename = tmp_path / "out", itertools.count(), Path.rename
     export(out, make_plan([0], ["fog", "pgd"]))
     tree_before = read_tree(out)

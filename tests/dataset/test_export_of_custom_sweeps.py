@@ -134,7 +134,7 @@ def test_published_keys_contain_norm_of_attack(tmp_path):
 
 def test_export_rejects_two_files_with_same_name(tmp_path):
     tasks = {"a": make_task("a", "measure", columns=("b_c",)), "a_b": make_task("a_b", "measure", columns=("c",))}
-    units = [make_unit(0, "cifar10", key, (CLEAN_STRENGTH,), columns=measure.columns) for key, measure in tasks.items()]
+    units = [make_unit(0, "cifar10", key, (CLEAN_STRENGTH,), columns=task.columns) for key, task in tasks.items()]
     with pytest.raises(ConfigError, match=r"two keys would both be named cifar10/a_b_c\.json"):
         export(tmp_path / "out", FabricatedPlan(tuple(units), tasks=tasks))
     assert not (tmp_path / "out").exists()

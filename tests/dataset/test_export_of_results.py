@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import DatasetError, IncompleteError, ShardDamagedError
-from robust201.dataset.export import evaluated_images, export_dataset
+from robust201.dataset.export import export_dataset, load_evaluated_images
 from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.verify_results import check_clean_accuracy
 from robust201.store.names import shard_name
@@ -24,7 +24,7 @@ KEYS = {"clean": {}, "fgsm": {"epsilons": ["1/255", "8/255"]}}
 def test_incomplete_results_are_exported_only_with_partial(make_sweep, tmp_path, robust201):
     run_inline(make_sweep(keys=KEYS), Filters(keys=("clean",)))
     arguments = ("export", tmp_path / "results", "--out", tmp_path / "out")
-    assert "digits fgsm at strength 1 is missing" in robust201(*arguments).error_line(3)
+    assert "digits fgsm at strength 1 is missing" in robust201(*arguments).error_line(exit_code=3)
     assert not (tmp_path / "out").exists()
     result = robust201(*arguments, "--partial")
     assert (result.code, "missing: 4 evaluations of digits fgsm" in result.err) == (3, True)
@@ -68,7 +68,7 @@ def test_outcomes_come_from_predictions_and_labels(make_sweep, tmp_path):
     assert read_tree(tmp_path / "again") == read_tree(tmp_path / "out")
     plan = make_plan(make_sweep(keys=KEYS, images={"count": 5}), plan.facts, folder.slices)
     with pytest.raises(DatasetError, match="digits"):
-        evaluated_images(plan, "digits")
+        load_evaluated_images(plan, "digits")
 
 
 def test_clean_accuracies_are_compared_with_recorded_ones(make_sweep):
@@ -76,20 +76,20 @@ def test_clean_accuracies_are_compared_with_recorded_ones(make_sweep):
     run_inline(config)
     plan, folder = open_results(config.results)
     assert check_clean_accuracy(plan, folder).n_checked == 0
-    measured = {}
+    measured_accuracies = {}
     for unit, rows in KeyRows(folder, plan.keys[0], folder.list()):
-        measured[unit.checkpoint_sha256] = float(rows[0.0]["accuracy"])
-    plan.facts.recorded_accuracies.update(measured)
+        measured_accuracies[unit.checkpoint_sha256] = float(rows[0.0]["accuracy"])
+    plan.facts.recorded_accuracies.update(measured_accuracies)
     check = check_clean_accuracy(plan, folder)
     assert (check.n_checked, check.unexpected) == (2, ())
-    plan.facts.recorded_accuracies.update(dict.fromkeys(measured, 1.0))
+    plan.facts.recorded_accuracies.update(dict.fromkeys(measured_accuracies, 1.0))
     assert len(check_clean_accuracy(plan, folder).unexpected) == 2
 
 
 def test_results_folder_is_never_replaced(finished_results, robust201):
     tree_before = read_tree(finished_results)
     for out in (finished_results, finished_results / "out"):
-        robust201("export", finished_results, "--out", out).error_line(2)
+        robust201("export", finished_results, "--out", out).error_line(exit_code=2)
     assert read_tree(finished_results) == tree_before
 
 
@@ -115,7 +115,7 @@ def test_exported_files_have_the_merged_rows_of_slices(make_sweep, tmp_path):
             # If matrices are not read, an accuracy is computed from the accuracies of the slices.
             assert key_rows.read(network, ["accuracy"], [strength]) == {strength: {"accuracy": accuracy}}
             assert len(rows[strength]["predictions"]) == 10
-    for key in plan.keys:  # pickled rows, with only the key's names, read the same values
+    for key in plan.keys:  # pickled rows keep only the shard names of their key, and read the same values
         key_rows = KeyRows(folder, key, folder.list())
         accuracies = [key_rows.read(network, ["accuracy"]) for network in range(len(key.networks))]
         unpickled = pickle.loads(pickle.dumps(key_rows))

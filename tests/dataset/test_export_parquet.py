@@ -65,17 +65,17 @@ def test_pandas_reads_parquet_export(folder):
         folder / "parquet", filters=[("dataset", "==", "cifar100"), ("key", "==", spell_pgd(folder))]
     )
     assert len(pgd_frame) == 12
-    first_row = pgd_frame[(pgd_frame["architecture"] == 10) & (pgd_frame["strength"] == 8.0)].iloc[0]
+    pgd_row = pgd_frame[(pgd_frame["architecture"] == 10) & (pgd_frame["strength"] == 8.0)].iloc[0]
     stored_values = make_values(make_unit(10, "cifar100", "pgd", (8.0,)), 8.0)
-    np.testing.assert_array_equal(np.stack(first_row["cm"]), stored_values["cm"])
-    np.testing.assert_array_equal(np.stack(first_row["confidence_argmax"]), stored_values["confidence_argmax"])
-    np.testing.assert_array_equal(np.stack(first_row["confidence_label"]), stored_values["confidence_label"])
-    assert first_row["confidence_correct"] == stored_values["confidence_prediction"][0]
-    assert pd.isna(first_row["confidence_incorrect"]) == bool(np.isnan(stored_values["confidence_prediction"][1]))
-    np.testing.assert_array_equal(first_row["predictions"], stored_values["predictions"])
-    assert first_row["cell"] == nasbench201.specs()[10]
+    np.testing.assert_array_equal(np.stack(pgd_row["cm"]), stored_values["cm"])
+    np.testing.assert_array_equal(np.stack(pgd_row["confidence_argmax"]), stored_values["confidence_argmax"])
+    np.testing.assert_array_equal(np.stack(pgd_row["confidence_label"]), stored_values["confidence_label"])
+    assert pgd_row["confidence_correct"] == stored_values["confidence_prediction"][0]
+    assert pd.isna(pgd_row["confidence_incorrect"]) == bool(np.isnan(stored_values["confidence_prediction"][1]))
+    np.testing.assert_array_equal(pgd_row["predictions"], stored_values["predictions"])
+    assert pgd_row["cell"] == nasbench201.specs()[10]
     assert [architecture for architecture in range(15_625) if nasbench201.isomorphs()[architecture] == 10] == list(
-        first_row["isomorphs"]
+        pgd_row["isomorphs"]
     )
 
 
@@ -145,8 +145,8 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
 
 
 def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
-    with_other_fog = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
-    for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (with_other_fog, False)):
+    keys_overriding_fog = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
+    for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (keys_overriding_fog, False)):
         config = make_sweep(keys=keys)
         payload = yaml.safe_load(sweep_yaml_text(portable_fields(config)))
         assert ("corruptions" in payload["keys"]) == has_group

@@ -32,7 +32,7 @@ class FakeHub:
         self.calls["folder"] = arguments
 
     def upload_file(self, **arguments: Any) -> None:
-        self.calls["page"] = arguments | {"content": Path(arguments["path_or_fileobj"]).read_text()}
+        self.calls["report"] = arguments | {"content": Path(arguments["path_or_fileobj"]).read_text()}
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_export_uploads_listed_files_and_page(
+def test_export_uploads_listed_files_and_report(
     hub: FakeHub, finished_results: Path, tmp_path: Path, robust201: RunCommand
 ) -> None:
     dataset = tmp_path / "exported"
     arguments = ("export", finished_results, "--out", dataset, "--push")
-    assert "Write hf://USER/NAME" in robust201(*arguments, REPOSITORY).error_line(2)
+    assert "Write hf://USER/NAME" in robust201(*arguments, REPOSITORY).error_line(exit_code=2)
     assert not dataset.exists()
     result = robust201(*arguments, f"hf://{REPOSITORY}")
     assert result.code == 0, result.err
@@ -59,12 +59,12 @@ def test_export_uploads_listed_files_and_page(
         "private": True,
         "exist_ok": True,
     }
-    listed = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
-    assert {*hub.calls["folder"]["allow_patterns"]} == {*listed, "SHA256SUMS"}
+    listed_files = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
+    assert {*hub.calls["folder"]["allow_patterns"]} == {*listed_files, "SHA256SUMS"}
     assert (hub.calls["folder"]["folder_path"], hub.calls["folder"]["repo_id"]) == (dataset, REPOSITORY)
     assert hub.calls["folder"]["delete_patterns"] == ["parquet/*", "images/*"]
-    assert hub.calls["page"]["path_in_repo"] == PAGE_FILE
-    assert "no network is clearly above chance" in hub.calls["page"]["content"]
+    assert hub.calls["report"]["path_in_repo"] == PAGE_FILE
+    assert "no network is clearly above chance" in hub.calls["report"]["content"]
 
 
 @pytest.mark.parametrize("target", [REPOSITORY, "hf://me", "hf://a/b/c", "hf://../x"])
@@ -75,16 +75,16 @@ def test_parse_target_accepts_only_names_of_repositories(target: str) -> None:
 
 
 def test_push_reports_rejected_uploads_and_damaged_folders(hub: FakeHub, tmp_path: Path) -> None:
-    dataset, page = tmp_path / "dataset", tmp_path / PAGE_FILE
+    dataset, report = tmp_path / "dataset", tmp_path / PAGE_FILE
     export(dataset, make_plan([0, 2], ["clean", "pgd"]))
-    page.write_text("page")
+    report.write_text("report")
     hub.rejects_requests = True
     with pytest.raises(StorageError, match="hf auth login"):
-        push(dataset, f"hf://{REPOSITORY}", page)
+        push(dataset, f"hf://{REPOSITORY}", report)
     (dataset / "meta.json").write_text("{}")
     with pytest.raises(ResultsError, match=r"meta\.json"):
-        push(dataset, f"hf://{REPOSITORY}", page)
+        push(dataset, f"hf://{REPOSITORY}", report)
     (dataset / "SHA256SUMS").unlink()
     with pytest.raises(ResultsError, match="SHA256SUMS"):
-        push(dataset, f"hf://{REPOSITORY}", page)
+        push(dataset, f"hf://{REPOSITORY}", report)
     assert hub.calls == {}

@@ -30,8 +30,8 @@ INVALID_VALUES: dict[str, tuple[str, str, Any]] = {
     "NaN": ("accuracy", "1", [0.5, float("nan")]),
     "above 1": ("accuracy", "1", [0.5, 1.5]),
     "below 0": ("accuracy", "1", [-0.5, 0.5]),
-    "a strength too few": ("accuracy", "1", [0.5]),
-    "a strength too many": ("accuracy", "1", [0.5, 0.4, 0.3]),
+    "one strength too few": ("accuracy", "1", [0.5]),
+    "one strength too many": ("accuracy", "1", [0.5, 0.4, 0.3]),
     "a matrix that is not square": ("cm", "1", [[[1, 2]], [[1, 2]]]),
     "a ragged matrix": ("cm", "1", [[[1, 2], [3]], MATRIX]),
     "a matrix of text": ("cm", "1", [[["a", "b"], ["c", "d"]], MATRIX]),
@@ -45,7 +45,7 @@ INVALID_VALUES: dict[str, tuple[str, str, Any]] = {
 def test_reader_rejects_invalid_id_or_value(tmp_path: Path, case: str) -> None:
     measurement, identifier, invalid_value = INVALID_VALUES[case]
     values_by_id = {str(index): VALID_VALUES[measurement] for index in (0, 2, 3)} | {identifier: invalid_value}
-    dataset = Dataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measurement))
+    dataset = Dataset(write_results(tmp_path, {"pgd": values_by_id}, measurement=measurement))
     readers: list[Callable[[], Any]] = [lambda: dataset.table]
     if measurement != "accuracy":
         readers = [
@@ -73,7 +73,7 @@ def test_reader_rejects_invalid_sweep_json(tmp_path: Path, fields: Any, robust20
     folder = write_results(tmp_path / "dataset", {"pgd": {"0": [0.5, 0.4]}})
     sweep = {"format": 1, "strengths": {"cifar10": {"pgd": [1, 8]}}, "measurements": ["accuracy"], "sweep": {}}
     (folder / "sweep.json").write_text(json.dumps(sweep | fields))
-    assert "sweep.json" in robust201("verify", folder, "--against", folder).error_line(2)
+    assert "sweep.json" in robust201("verify", folder, "--against", folder).error_line(exit_code=2)
 
 
 # Parquet files that other programs have rewritten
@@ -104,8 +104,8 @@ def test_query_does_not_depend_on_order_of_rows(folder: Path, row_group_size: in
     assert Dataset(folder).query(*query_arguments) == expected
 
 
-def replace_column(name: str, cells: list[Any]) -> Change:
-    return lambda table: table.set_column(table.schema.names.index(name), name, pa.array(cells))
+def replace_column(name: str, values: list[Any]) -> Change:
+    return lambda table: table.set_column(table.schema.names.index(name), name, pa.array(values))
 
 
 INVALID_ROWS: dict[str, tuple[str, Change]] = {
@@ -128,7 +128,7 @@ def test_reader_rejects_invalid_rows(folder: Path, robust201: RunCommand, case: 
     rewrite(folder / FILES[key], change)
     with pytest.raises(ResultsError, match=r"part-0\.parquet|#0 "):
         Dataset(folder).read_table("cifar10", key)
-    robust201("verify", folder, "--against", folder).error_line(2)
+    robust201("verify", folder, "--against", folder).error_line(exit_code=2)
 
 
 @pytest.mark.usefixtures("without_figures")

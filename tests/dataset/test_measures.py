@@ -45,7 +45,7 @@ def test_measure_has_one_value_per_architecture(folder):
 
 
 def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):
-    write_results(tmp_path, {"mine": {"0": 3.0, "2": 1.5}}, measure="depth")
+    write_results(tmp_path, {"mine": {"0": 3.0, "2": 1.5}}, measurement="depth")
     write_results(tmp_path, {"gravity": {"0": [0.7, 0.1]}, "clean": {"0": 0.9}})
     protocols = [
         {"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}},
@@ -59,7 +59,7 @@ def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):
 
 
 def test_measure_with_several_strengths_has_value_per_strength(tmp_path):
-    write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measure="depth")
+    write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measurement="depth")
     protocols = [{"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}}]
     write_sweep_json(tmp_path, {"cifar10": {"mine": [1, 2]}}, {"protocols": protocols})
     dataset = Dataset(tmp_path)

@@ -86,12 +86,12 @@ def test_report_contains_all_figures_that_do_not_need_cells(tmp_path):
     computed_figures = {name for name, figure in FIGURES.items() if not figure.compute(results).empty}
     assert computed_figures >= FIGURES_OF_ANY_SPACE
     assert computed_figures.isdisjoint(FIGURES_OF_CELLS)
-    with pytest.raises(ResultsError, match="the figure needs an accuracy of architectures that are cells"):
+    with pytest.raises(ResultsError, match="the figure needs accuracies of cells"):
         save_plot(dataset, "top-cells", tmp_path / "top.png")
     page = write_report(dataset, tmp_path / "page.html").read_text()
     assert 'id="cell-drawing"' not in page
     assert "networks on CIFAR-10</h1>" in page
-    assert "needs an accuracy of architectures that are cells" in page
+    assert "needs accuracies of cells" in page
     # The text between the style sheet and the first script has no unfilled placeholder.
     assert "{" not in page[: page.index("<script")].partition("</style>")[2]
 

@@ -53,8 +53,9 @@ def test_outcomes_match_measured_predictions(folder: Path) -> None:
     for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
         outcomes = dataset.outcomes("cifar10", key, strength)
         assert (outcomes.architectures, outcomes.n_images) == (ARCHITECTURES, N_IMAGES)
-        expected_bits = [make_expected_outcomes(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES]
-        np.testing.assert_array_equal(outcomes.correct, expected_bits)
+        paper_key = key.removesuffix("@Linf")
+        expected_outcomes = [make_expected_outcomes(cell, paper_key, strength) for cell in ARCHITECTURES]
+        np.testing.assert_array_equal(outcomes.correct, expected_outcomes)
     np.testing.assert_array_equal(
         dataset.outcomes("cifar10", "fgsm", 0).packed, dataset.outcomes("cifar10", "clean").packed
     )
@@ -66,7 +67,7 @@ def test_outcomes_match_measured_predictions(folder: Path) -> None:
         dataset.outcomes("cifar10", "pgd")
 
 
-def test_images_returns_rows_labels_and_hashes(folder: Path) -> None:
+def test_images_method_returns_rows_labels_and_hashes(folder: Path) -> None:
     frame = Dataset(folder).images("cifar10")
     images = make_images("cifar10")
     assert frame["row"].tolist() == images.indices.tolist()
@@ -76,19 +77,19 @@ def test_images_returns_rows_labels_and_hashes(folder: Path) -> None:
 
 
 def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
-    expected_bits = np.array([make_expected_outcomes(cell, "pgd", 8.0) for cell in ARCHITECTURES])
+    expected_outcomes = np.array([make_expected_outcomes(cell, "pgd", 8.0) for cell in ARCHITECTURES])
     filters = [("dataset", "==", "cifar10"), ("key", "==", "pgd"), ("strength", "==", 8.0)]
     frame = pd.read_parquet(folder / "parquet", filters=filters).sort_values("architecture")
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in frame.correct_bits])
-    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_bits)
+    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_outcomes)
     query = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
     counts_and_bits = duckdb.sql(
         f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {query}"
     ).fetchall()
-    assert counts_and_bits == [(bits.sum(), int(bits[11])) for bits in expected_bits]
+    assert counts_and_bits == [(outcomes.sum(), int(outcomes[11])) for outcomes in expected_outcomes]
 
 
-def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: Path) -> None:
+def test_export_writes_bits_and_also_predictions_if_outcomes_are_classes(folder: Path, tmp_path: Path) -> None:
     folder_with_classes = write_export(tmp_path / "both", outcomes="classes")
     measurements = [Dataset(root).sweep["measurements"] for root in (folder, folder_with_classes)]
     assert measurements == [["accuracy", "cm"], [*MEASUREMENTS]]
@@ -115,7 +116,7 @@ def rewrite_column(path: Path, column_name: str, values: list) -> None:
 
 
 @pytest.mark.parametrize("fault", ["count", "size", "positions"])
-def test_outcomes_rejects_damaged_bits_and_image_positions(folder: Path, tmp_path: Path, fault: str) -> None:
+def test_outcomes_method_rejects_damaged_bits_and_image_positions(folder: Path, tmp_path: Path, fault: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
     bits = pq.read_table(path)["correct_bits"].to_pylist()

@@ -20,7 +20,7 @@ MATRIX = [[3, 1], [0, 4]]
 def published_folder(tmp_path: Path) -> Path:
     accuracies = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}
     folder = write_results(tmp_path / "published", accuracies)
-    return write_results(folder, {"pgd": {"0": [MATRIX] * 2, "2": [MATRIX] * 2}}, measure="cm")
+    return write_results(folder, {"pgd": {"0": [MATRIX] * 2, "2": [MATRIX] * 2}}, measurement="cm")
 
 
 def write_custom_export(folder: Path, accuracies: dict, strengths: dict, dataset: str = "cifar10") -> Path:
@@ -67,7 +67,7 @@ def test_accuracies_of_overlay_come_from_last_folder(published_folder, custom_fo
 def write_measure(folder: Path, values: dict, protocol: dict | None) -> Path:
     """Write an export of a measure with its protocol in sweep.json."""
     write_results(folder, {"clean": {"0": 0.9, "2": 0.8}})
-    write_results(folder, {"jacobian": values}, measure="squared_norm")
+    write_results(folder, {"jacobian": values}, measurement="squared_norm")
     protocols = [] if protocol is None else [{"dataset": "cifar10", "key": "jacobian", **protocol}]
     return write_sweep_json(folder, {"cifar10": {"clean": [0], "jacobian": [0]}}, {"protocols": protocols})
 
@@ -128,12 +128,12 @@ def count_images(folder: Path) -> list[float]:
     return counts
 
 
-def test_number_of_images_uses_first_known_source(tmp_path: Path) -> None:
+def test_number_of_images_comes_from_matrices_or_sweep_json_or_the_test_split(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
     published_folder = write_results(tmp_path / "published", accuracies)
     # Without sweep.json, the accuracies are assumed to be on the whole test split.
     assert count_images(published_folder) == [10_000]
-    write_results(published_folder, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
+    write_results(published_folder, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measurement="cm")
     assert count_images(published_folder) == [8]
     custom_folder = write_results(tmp_path / "custom", {"pgd": {"0": [0.5, 0.25]}})
     write_sweep_json(custom_folder, {"cifar10": {"pgd": [1, 8]}})
@@ -143,7 +143,7 @@ def test_number_of_images_uses_first_known_source(tmp_path: Path) -> None:
     assert count_images(custom_folder) == [100]
 
 
-def test_merged_folders_keep_each_number_of_images(tmp_path: Path) -> None:
+def test_overlaid_folders_keep_their_own_numbers_of_images(tmp_path: Path) -> None:
     folders = []
     for name, cell, count in (("small", "0", 100), ("large", "2", 50_000)):
         folder = write_results(tmp_path / name, {"clean": {cell: 0.8}})

@@ -59,8 +59,8 @@ def published_folder(tmp_path_factory) -> Path:
                 "cm": [matrix] * n_strengths,
             }
             for measure, values in values_by_measure.items():
-                by_id = dict.fromkeys(("0", "309"), values[0] if task.kind == "clean" else values)
-                write_results(out, {task.published_key: by_id}, dataset=dataset_name, measure=measure)
+                values_by_id = dict.fromkeys(("0", "309"), values[0] if task.kind == "clean" else values)
+                write_results(out, {task.published_key: values_by_id}, dataset=dataset_name, measurement=measure)
     (out / "meta.json").write_text(nasbench201.meta_text(spell_epsilons(strengths, TASKS, "published")))
     return out
 
@@ -229,9 +229,9 @@ def test_table_has_one_row_per_accuracy(dataset):
     assert set(table["kind"]) == {"counted"}
     variances = table["accuracy"] * (1 - table["accuracy"]) / 40
     np.testing.assert_array_equal(table["standard_error"], np.sqrt(variances))
-    wide = dataset.accuracies("cifar10")
-    assert wide.index.tolist() == list(ARCHITECTURES)
-    assert wide["pgd", 8.0].tolist() == [dataset.accuracy(index, "cifar10", "pgd", 8) for index in ARCHITECTURES]
+    accuracies = dataset.accuracies("cifar10")
+    assert accuracies.index.tolist() == list(ARCHITECTURES)
+    assert accuracies["pgd", 8.0].tolist() == [dataset.accuracy(index, "cifar10", "pgd", 8) for index in ARCHITECTURES]
 
 
 def test_read_table_keeps_nested_measurements(folder, dataset):
@@ -271,10 +271,10 @@ def test_draw_arch_draws_six_labelled_edges(dataset):
     short_names |= {"nor_conv_1x1": "conv 1×1", "nor_conv_3x3": "conv 3×3"}
     edges = [short_names[operation] for operation in nasbench201.parse(dataset.id_to_string(309))]
     for chart in (dataset.draw_arch(i=309), dataset.draw_arch(s=dataset.id_to_string(309))):
-        spec = chart.to_dict()
-        texts = {row["text"] for rows in spec["datasets"].values() for row in rows if "text" in row}
+        chart_fields = chart.to_dict()
+        texts = {row["text"] for rows in chart_fields["datasets"].values() for row in rows if "text" in row}
         assert texts == {*edges, "in", "1", "2", "out"}
-        assert spec["title"] == "#309"
+        assert chart_fields["title"] == "#309"
     with pytest.raises(ArchitectureError, match="a cell string or an id is needed"):
         dataset.draw_arch()
 
@@ -298,8 +298,8 @@ def test_join_adds_columns_of_a_table(dataset: Dataset) -> None:
     pd.testing.assert_frame_equal(joined.drop(columns="latency"), dataset.table)
     assert set(joined.loc[joined["network"] == 309, "latency"]) == {2.5}
     assert joined.loc[~joined["network"].isin(frame["network"]), "latency"].isna().all()
-    by_dataset = dataset.join(frame.assign(dataset=["cifar10", "cifar100"])).query("key == 'clean'").dropna()
-    assert by_dataset[["network", "dataset", "latency"]].to_numpy().tolist() == [
+    joined_by_dataset = dataset.join(frame.assign(dataset=["cifar10", "cifar100"])).query("key == 'clean'").dropna()
+    assert joined_by_dataset[["network", "dataset", "latency"]].to_numpy().tolist() == [
         [0, "cifar10", 1.5],
         [309, "cifar100", 2.5],
     ]
@@ -337,7 +337,7 @@ def test_methods_reject_unknown_architectures(small_dataset: Dataset, architectu
 
 
 @pytest.mark.parametrize("architecture", [np.int64(2), np.array(2), "2", np.str_("2")])
-def test_accuracy_accepts_numpy_architectures(small_dataset: Dataset, architecture: Any) -> None:
+def test_accuracy_accepts_numpy_and_text_architectures(small_dataset: Dataset, architecture: Any) -> None:
     assert small_dataset.accuracy(architecture, "cifar10", "pgd", 1.0) == 0.6
     assert small_dataset.get_uid(architecture) == "2"
 

@@ -70,7 +70,7 @@ def test_all_methods_use_the_chosen_weights(folder, folders_by_weights):
         assert dataset.with_weights(None).table.equals(single_dataset.table)
 
 
-def test_query_without_name_of_weights_lists_names_in_one_line(folder):
+def test_query_without_weights_name_lists_names_in_a_one_line_error(folder):
     dataset = Dataset(folder)
     matrices = functools.partial(dataset.value, 2, "cifar10", "pgd", "cm")
     for query in (dataset.query, lambda: dataset.table, lambda: dataset.accuracy(2, "cifar10", "pgd"), matrices):
@@ -105,8 +105,8 @@ def test_select_restricts_networks_and_keys(folder, folders_by_weights):
     assert dataset.select("10@e200-s0").non_isomorph_ids == ["10@e200-s0"]
     assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
     for names in ([2], ["2@e12-s0", "10@e200-s0"]):
-        chosen = dataset.select(names, keys="clean").with_weights("e12-s0").query(measure="accuracy")
-        assert chosen == single_dataset.select([2], keys="clean").query(measure="accuracy")
+        result = dataset.select(names, keys="clean").with_weights("e12-s0").query(measure="accuracy")
+        assert result == single_dataset.select([2], keys="clean").query(measure="accuracy")
     selected_dataset = single_dataset.select([2], keys=["clean"])
     assert (selected_dataset.table["network"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
     assert selected_dataset.space is single_dataset.space

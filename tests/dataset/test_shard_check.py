@@ -78,32 +78,32 @@ def test_shard_with_the_images_of_another_slice_is_moved_aside(config):
 def test_differing_duplicates_and_pixels_are_found(config):
     run_inline(config)
     folder, names = find_shards(config)
-    corrupted = next(name for name in names if read_shard(folder, name).pixels)
-    store_variant(folder, corrupted, pixels={1.0: "other"})
+    corrupted_name = next(name for name in names if read_shard(folder, name).pixels)
+    store_variant(folder, corrupted_name, pixels={1.0: "other"})
     assert {finding.kind for finding in verify(config.results)} == {"pixels"}
-    clean, other = (
+    first_name, other_name = (
         next(name for name in names if _is_first_slice_of(read_shard(folder, name), architecture))
         for architecture in (0, 21)
     )
-    store_variant(folder, clean)  # an equal duplicate is harmless
+    store_variant(folder, first_name)  # an equal duplicate is harmless
     assert {finding.kind for finding in verify(config.results)} == {"pixels"}
-    store_variant(folder, clean, lambda _values: read_shard(folder, other).rows[0.0])
+    store_variant(folder, first_name, lambda _values: read_shard(folder, other_name).rows[0.0])
     assert {finding.kind for finding in verify(config.results)} == {"duplicate", "pixels"}
 
 
 def test_merged_folders_with_different_corrupted_images_contradict_each_other(config):
     run_inline(config, Filters(architectures=(0,)))
-    folder, first = open_results(config.results)[1], find_shards(config)[0].list()
+    folder, first_names = open_results(config.results)[1], find_shards(config)[0].list()
     run_inline(config)
-    assert list(find_contradictions(config.results, [first, folder.list()])) == []
+    assert list(find_contradictions(config.results, [first_names, folder.list()])) == []
     for row in folder.list()["digits"]:
         name = shard_name("digits", row)
-        if row not in first["digits"] and read_shard(folder, name).pixels:
+        if row not in first_names["digits"] and read_shard(folder, name).pixels:
             store_variant(folder, name, pixels={5.0: "other"})
             (folder.storage.root / name.path).unlink()
     names = folder.list()["digits"]
-    second = {"digits": names[~contains(first["digits"], names)]}
-    assert {finding.kind for finding in find_contradictions(config.results, [first, second])} == {"pixels"}
+    second_names = {"digits": names[~contains(first_names["digits"], names)]}
+    assert {finding.kind for finding in find_contradictions(config.results, [first_names, second_names])} == {"pixels"}
 
 
 def _is_first_slice_of(shard, architecture):

@@ -23,7 +23,7 @@ from tests.support.fabricated import export, make_plan
 from tests.support.runs import store_variant
 
 
-def flip(path: Path, position: int = -30) -> None:
+def flip_bit(path: Path, position: int = -30) -> None:
     content = bytearray(path.read_bytes())
     content[position] ^= 4
     path.write_bytes(content)
@@ -35,16 +35,16 @@ def list_shards(results: Path) -> list[Path]:
 
 def test_only_the_part_of_a_damaged_shard_is_computed_again(finished_results, tmp_path, write_sweep, robust201):
     robust201("export", finished_results, "--out", tmp_path / "before")
-    damaged, *others = list_shards(finished_results)
-    flip(damaged)
+    damaged_path, *other_paths = list_shards(finished_results)
+    flip_bit(damaged_path)
     result = robust201("verify", finished_results, "--json")
     payload = json.loads(result.out)
     n_missing = payload["planned"] - payload["evaluations"]
-    assert (result.code, payload["sound"], payload["missing"]) == (3, False, n_missing)
+    assert (result.code, payload["valid"], payload["missing"]) == (3, False, n_missing)
     assert [finding["kind"] for finding in payload["findings"]] == ["damaged", "missing"]
-    assert list_shards(finished_results) == others
+    assert list_shards(finished_results) == other_paths
     assert robust201("run", write_sweep()).code == 0
-    assert len(list_shards(finished_results)) == len(others) + 1
+    assert len(list_shards(finished_results)) == len(other_paths) + 1
     assert robust201("verify", finished_results).code == 0
     robust201("export", finished_results, "--out", tmp_path / "after")
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
@@ -59,10 +59,10 @@ def test_merge_and_verify_reject_contradictory_results(finished_results, tmp_pat
     result = robust201("merge", finished_results, "--out", tmp_path / "all")
     assert (result.code, "duplicate" in result.err, name.unit in result.err) == (4, True, True)
     assert robust201("verify", tmp_path / "all").code == 4
-    assert robust201("merge", finished_results, "--out", tmp_path / "all", "--compact").error_line(2)
+    assert robust201("merge", finished_results, "--out", tmp_path / "all", "--compact").error_line(exit_code=2)
 
 
-def test_verify_makes_folders_only_in_results_and_reports_a_full_disk(finished_results, tmp_path, monkeypatch):
+def test_verify_makes_temporary_folders_only_in_results_and_reports_full_disk(finished_results, tmp_path, monkeypatch):
     out, make_folder = tmp_path / "dataset/out", tempfile.mkdtemp
     export_dataset(*open_results(finished_results), out)
 
@@ -94,7 +94,7 @@ def test_verify_reports_counts_and_unfinished_sweep(finished_results, tmp_path, 
     result = robust201("verify", finished_results)
     assert (result.code, result.out) == (3, "0 result files, 0 evaluations valid; 10 of 10 missing.\n")
     (finished_results / "plan.json").unlink()
-    assert "plan.json" in robust201("verify", finished_results).error_line(2)
+    assert "plan.json" in robust201("verify", finished_results).error_line(exit_code=2)
 
 
 def rewrite_listing(out: Path) -> None:
@@ -119,14 +119,14 @@ DAMAGED_EXPORTS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 def test_verify_reports_damaged_exports(finished_results, tmp_path, robust201):
-    valid, options = tmp_path / "valid", ("--round", 3, "--key-style", "published", "--parquet")
-    robust201("export", finished_results, "--out", valid, *options)
-    assert robust201("verify", finished_results, "--export", valid).code == 0
-    bits = tmp_path / "bits"  # the sweep's measurements lack predictions
-    assert robust201("export", finished_results, "--out", bits, "--parquet", "--outcomes", "bits").code == 0
-    assert robust201("verify", finished_results, "--export", bits).code == 0
+    valid_export, options = tmp_path / "valid", ("--round", 3, "--key-style", "published", "--parquet")
+    robust201("export", finished_results, "--out", valid_export, *options)
+    assert robust201("verify", finished_results, "--export", valid_export).code == 0
+    bits_export = tmp_path / "bits"  # the sweep's measurements lack predictions
+    assert robust201("export", finished_results, "--out", bits_export, "--parquet", "--outcomes", "bits").code == 0
+    assert robust201("verify", finished_results, "--export", bits_export).code == 0
     for case, (name, damage) in DAMAGED_EXPORTS.items():
-        out = Path(shutil.copytree(valid, tmp_path / case))
+        out = Path(shutil.copytree(valid_export, tmp_path / case))
         damage(out / name)
         result = robust201("verify", finished_results, "--export", out)
         assert result.code == 4, case

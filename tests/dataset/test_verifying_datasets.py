@@ -48,7 +48,7 @@ def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path: Path, optio
     assert verdict.flags is None
 
 
-def test_verify_dataset_looks_for_weak_attacks_under_each_of_several_weights(tmp_path: Path) -> None:
+def test_verify_dataset_checks_attack_flags_for_each_set_of_weights(tmp_path: Path) -> None:
     strengths = {"pgd": (1.0, 8.0), "clean": (0.0,)}
     units = [
         make_unit(2, "cifar10", key, strengths[key], weights=name) for key in strengths for name in ("e1-s0", "e1-s1")
@@ -56,8 +56,8 @@ def test_verify_dataset_looks_for_weak_attacks_under_each_of_several_weights(tmp
     weights = {f"e1-s{seed}": Weights("w" * 64, epochs=1, seed=seed) for seed in (0, 1)}
 
     def change_values(unit: Any, strength: float, _values: Any) -> dict[str, Any]:
-        rises = unit.key == "pgd" and unit.weights == "e1-s1"
-        return {"accuracy": np.float64(strength / 8 if rises else 1 - strength / 8)}
+        is_rising = unit.key == "pgd" and unit.weights == "e1-s1"
+        return {"accuracy": np.float64(strength / 8 if is_rising else 1 - strength / 8)}
 
     plan = FabricatedPlan(tuple(units), ("accuracy",), weights=weights)
     export(tmp_path, plan, ChangedStore(change=change_values), formats=("parquet",))
@@ -68,9 +68,9 @@ def test_verify_dataset_looks_for_weak_attacks_under_each_of_several_weights(tmp
 def edit_values(path: Path, edit: Callable[[Any], Any]) -> None:
     """Replace the value of each architecture in a JSON file."""
     content = json.loads(path.read_text())
-    ((dataset, by_key),) = content.items()
-    ((key, by_measurement),) = by_key.items()
-    ((measurement, values),) = by_measurement.items()
+    ((dataset, results_of_dataset),) = content.items()
+    ((key, results_of_key),) = results_of_dataset.items()
+    ((measurement, values),) = results_of_key.items()
     edited = {identifier: edit(value) for identifier, value in values.items()}
     path.write_text(json.dumps({dataset: {key: {measurement: edited}}}))
 
@@ -130,11 +130,11 @@ def test_verify_command_reports_counts_and_rejects_options_for_results_folders(t
     result = robust201("verify", tmp_path)
     assert (result.code, result.err) == (0, "")
     n_listed = len((tmp_path / "SHA256SUMS").read_text().splitlines())
-    assert result.out == f"40 evaluations valid; {n_listed} listed files.\n"
-    error_line = robust201("verify", tmp_path, "--export", tmp_path).error_line(2)
+    assert result.out == f"40 evaluations valid; {n_listed} files listed in SHA256SUMS.\n"
+    error_line = robust201("verify", tmp_path, "--export", tmp_path).error_line(exit_code=2)
     assert "applies only to a results folder" in error_line
     (tmp_path / "cifar10/pgd_accuracy.json").write_text("{}")
     verify_result = robust201("verify", tmp_path, "--json")
     assert verify_result.code == 4
     payload = json.loads(verify_result.out)
-    assert (payload["sound"], len(payload["problems"])) == (False, 1)
+    assert (payload["valid"], len(payload["problems"])) == (False, 1)

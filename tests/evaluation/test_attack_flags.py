@@ -77,7 +77,7 @@ def test_plausible_results_have_no_flags():
         ),
     ],
 )
-def test_find_flags_lists_the_networks_that_show_the_sign(changes, check, where, networks):
+def test_find_flags_lists_networks_with_signs_of_weak_attacks(changes, check, where, networks):
     result = [flag for flag in find_flags_with(changes) if (flag.check, flag.where) == (check, where)]
     assert [[name for name, _, _ in flag.networks] for flag in result] == [networks]
     assert result[0].n_checked == 2
@@ -126,12 +126,12 @@ def test_find_flags_reports_any_difference_if_requested(changes, check, where):
 def test_chance_differences_are_not_flagged():
     """Accuracies of 1,000 networks have equal expected values; a check flags at most one such dataset in 1,000."""
     rng = np.random.default_rng(0)
-    sampled = {
+    sampled_accuracies = {
         (key, strength): dict(enumerate(rng.binomial(1_000, 0.3, 1_000) / 1_000))
         for key in ("pgd", "aa_apgd-ce", "aa_square")
         for strength in (1.0, 2.0, 4.0)
     }
-    assert find_flags("cifar10", sampled, n_images=1_000, n_classes=10) == []
+    assert find_flags("cifar10", sampled_accuracies, n_images=1_000, n_classes=10) == []
 
 
 def test_only_networks_with_both_attacks_are_checked():

@@ -54,7 +54,7 @@ def test_compact_values_match_confusion_matrix():
 
 
 @pytest.mark.parametrize("measurements", [COMPACT_MEASUREMENTS, ("confidence", "cm", "predictions")])
-def test_merged_parts_are_byte_identical(measurements):
+def test_merged_parts_are_byte_identical_to_whole(measurements):
     parts = [measure(measurements, start, stop) for start, stop in ((0, 7), (7, 8), (8, 40))]
     assert_same_bytes(merge_values(parts), measure(measurements))
 

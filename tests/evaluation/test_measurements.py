@@ -123,7 +123,7 @@ def test_accumulator_and_merge_reject_too_many_images():
 
 
 @given(draw_logits_and_labels())
-def test_columns_match_table_and_pass_checks(logits_with_labels):
+def test_measured_values_match_the_table_of_columns_and_pass_checks(logits_with_labels):
     logits, labels = logits_with_labels
     n_classes = logits.shape[1]
     for measurements in (ALL_MEASUREMENTS, ("accuracy",), ("confidence",), ("predictions", "cm")):

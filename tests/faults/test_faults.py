@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
 
 REPEATS = int(os.environ.get("FAULT_REPEATS", "12"))
 VICTIMS = ("worker", "raylet", "gcs_server", "child", "guard", "ray")
-DEADLY = """
+DEADLY_ATTACK = """
 import os, signal
 
 def perturb(model, images, labels, strength):
     os.kill(os.getpid(), signal.SIGKILL)
 """
-DIE_WHILE_WRITING = """
+PROGRAM_DYING_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
 from robust201.__main__ import main
@@ -60,7 +60,7 @@ def expected(tmp_path_factory):
     return export_bytes(trial.config, trial.folder / "export")
 
 
-def test_random_kills_end_with_the_same_bytes(tmp_path, expected):
+def test_run_completed_after_random_kills_has_the_same_bytes(tmp_path, expected):
     trial, counts = Trial(tmp_path), Counter()
     while counts.total() < REPEATS:
         delete_half_of_shards(trial)
@@ -79,7 +79,7 @@ def test_random_kills_end_with_the_same_bytes(tmp_path, expected):
 
 
 def test_killed_worker_loses_only_its_part_and_deadly_parts_are_reported(tmp_path):
-    (tmp_path / "deadly.py").write_text(DEADLY)
+    (tmp_path / "deadly.py").write_text(DEADLY_ATTACK)
     keys = KEYS | {"deadly": {"file": str(tmp_path / "deadly.py"), "strengths": [1]}}
     trial = Trial(tmp_path, {"keys": keys, "architectures": [21]})  # the deadly attack is one part
     process = trial.start("--allow-code")
@@ -101,15 +101,15 @@ def test_loss_of_ray_gives_exit_code_3_and_the_next_run_completes(tmp_path, expe
         assert time.monotonic() < deadline
         time.sleep(0.02)
     code = trial.wait_for_end(process, HANG_SECONDS)
-    # Workers may have computed all parts before Ray notices that the raylet or the head is gone.
-    outcomes = {(3, 1), (0, 0)} if moment == "parts" and victim != "child" else {(3, 1)}
-    assert (code, trial.log.read_text().count("error: ")) in outcomes, trial.log.read_text()
+    # Exit code and number of errors. Workers may have computed all parts before Ray notices the loss.
+    expected_results = {(3, 1), (0, 0)} if moment == "parts" and victim != "child" else {(3, 1)}
+    assert (code, trial.log.read_text().count("error: ")) in expected_results, trial.log.read_text()
     assert_all_ended(session)
     trial.complete("--executor", "inline")
     assert export_bytes(trial.config, tmp_path / "export") == expected
 
 
-def test_killed_inline_runs_end_with_the_same_bytes(tmp_path, expected):
+def test_inline_run_completed_after_kills_has_the_same_bytes(tmp_path, expected):
     trial = Trial(tmp_path, executor="inline")
     for _ in range(REPEATS):
         delete_half_of_shards(trial)
@@ -121,7 +121,7 @@ def test_killed_inline_runs_end_with_the_same_bytes(tmp_path, expected):
     assert export_bytes(trial.config, tmp_path / "export") == expected
 
 
-def test_killed_shares_end_with_the_same_bytes(tmp_path, expected):
+def test_shares_completed_after_kills_have_the_same_bytes(tmp_path, expected):
     """The corrupted images are also deleted, so the shares generate them concurrently."""
     trial, shares = Trial(tmp_path, executor="inline"), [("--share", f"{index}/3") for index in (1, 2, 3)]
     plan = [sys.executable, "-m", "robust201", "plan", str(trial.sweep), "--save"]
@@ -143,7 +143,7 @@ def test_killed_shares_end_with_the_same_bytes(tmp_path, expected):
 @pytest.mark.parametrize("step", WRITE_STEPS)
 def test_run_killed_while_writing_a_shard_is_completed(tmp_path, expected, step):
     trial, program = Trial(tmp_path, executor="inline"), tmp_path / "program.py"
-    program.write_text(DIE_WHILE_WRITING)
+    program.write_text(PROGRAM_DYING_WHILE_WRITING)
     process = trial.start(step, program=[str(program)], FAULT_MARKER=str(tmp_path / "marker"))
     assert trial.wait_for_end(process) == -signal.SIGKILL
     assert (tmp_path / "marker").exists()

@@ -96,9 +96,9 @@ def test_points_are_at_their_accuracies(results):
     panels = draw("clean-vs-robust", results)
     assert list(panels) == ["mean adversarial", "mean corruption"]
     for panel, (_, rows) in zip(panels.values(), frame.groupby("score", sort=False), strict=True):
-        shown = [points for mark in panel.find("symbol", strokeWidth=0) for points in panel.to_data(mark)]
+        drawn_points = [points for mark in panel.find("symbol", strokeWidth=0) for points in panel.to_data(mark)]
         expected = np.column_stack([rows["clean"], rows["accuracy"]])
-        np.testing.assert_allclose(np.sort(np.round(shown, 4), axis=0), np.sort(expected, axis=0), atol=1e-4)
+        np.testing.assert_allclose(np.sort(np.round(drawn_points, 4), axis=0), np.sort(expected, axis=0), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["attacks", "corruptions", "kernel-parameters"])
@@ -133,19 +133,18 @@ def test_curves_and_bands_are_at_their_accuracies(few_results, name):
     for key, rows in frame.groupby("key", sort=False):
         panel = panels[key_label(key)]
         lines = sorted(tuple(np.round(panel.heights(line), 4)) for line in panel.find("line"))
-        by_network = [network_rows for _, network_rows in rows.groupby("network", sort=False)]
-        assert lines == [
-            pytest.approx(sorted_row, abs=2e-4) for sorted_row in sorted(tuple(r["accuracy"]) for r in by_network)
-        ]
+        curves = [curve for _, curve in rows.groupby("network", sort=False)]
+        expected = sorted(tuple(curve["accuracy"]) for curve in curves)
+        assert lines == [pytest.approx(accuracies, abs=2e-4) for accuracies in expected]
         bands = sorted(tuple(np.round(sorted(panel.heights(band)), 4)) for band in panel.find("area"))
-        expected = sorted(tuple(sorted([*network_rows["low"], *network_rows["high"]])) for network_rows in by_network)
-        assert bands == [pytest.approx(row, abs=2e-4) for row in expected]
-        strengths = [f"{strength:g}" if strength else "clean" for strength in by_network[0]["strength"]]
+        expected = sorted(tuple(sorted([*curve["low"], *curve["high"]])) for curve in curves)
+        assert bands == [pytest.approx(ends, abs=2e-4) for ends in expected]
+        strengths = [f"{strength:g}" if strength else "clean" for strength in curves[0]["strength"]]
         for line in panel.find("line"):
             assert [panel.x.nearest_label(x) for x, _ in line.points] == strengths
 
 
-def test_class_confidences_are_at_their_class(results):
+def test_class_confidences_are_drawn_at_their_classes(results):
     frame = FIGURES["class-confidence"].compute(results)
     panels = draw("class-confidence", results)
     for (key, strength), rows in frame.groupby(["key", "strength"], sort=False):
@@ -176,11 +175,11 @@ def test_heat_maps_show_each_number_in_its_row_and_column(results, name):
     panels = draw(name, results)
     assert list(panels) == list(views)
     # All panels of a row share the names of rows, and all panels of a column the names of columns.
-    bottom = {panel.left: panel.x for panel in panels.values() if panel.x.pixels}
+    x_axes = {panel.left: panel.x for panel in panels.values() if panel.x.pixels}
     for view, matrix in views.items():
         panel = panels[view]
         texts = {
-            (panel.y.nearest_label(y), bottom[panel.left].nearest_label(x)): text.text
+            (panel.y.nearest_label(y), x_axes[panel.left].nearest_label(x)): text.text
             for text in panel.find("text")
             for x, y in text.points
         }
@@ -194,7 +193,7 @@ def test_top_cells_have_the_colour_of_each_operation(results):
     frame = FIGURES["top-cells"].compute(results)
     space = results.cell_space
     panel = next(iter(draw("top-cells", results).values()))
-    first = frame[(frame["score"] == frame["score"].iloc[0]) & (frame["among"] == frame["among"].iloc[0])]
+    first_panel_rows = frame[(frame["score"] == frame["score"].iloc[0]) & (frame["among"] == frame["among"].iloc[0])]
     drawn = {
         (panel.x.nearest_label(box.points[:, 0].mean()), panel.y.nearest_label(box.points[:, 1].mean())): box.style[
             "fill"
@@ -203,14 +202,14 @@ def test_top_cells_have_the_colour_of_each_operation(results):
     }
     assert drawn == {
         (f"#{row.architecture}", space.edge_labels[row.edge]): space.operation_colours[row.operation]
-        for row in first.itertuples()
+        for row in first_panel_rows.itertuples()
     }
 
 
 def test_security_curves_are_at_their_accuracies():
     distances = np.concatenate([np.zeros(20), np.linspace(0.1, 6, 80)])
     frame = pd.DataFrame({"fmn": distances})
-    curves = SecurityCurves({"plain": frame, "hard": 2 * frame}, CONSTRAINTS["Linf"])
+    curves = SecurityCurves({"plain": frame, "robust": 2 * frame}, CONSTRAINTS["Linf"])
     (panel,) = panels_of(curves.figure()).values()
     lines = {round(panel.heights(line)[-1], 3): line for line in panel.find("line")}
     end = np.quantile(2 * distances, 0.99)

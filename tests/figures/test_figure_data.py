@@ -95,8 +95,7 @@ def test_scores_give_all_evaluations_equal_weight(tmp_path):
     }
     write_results(tmp_path, accuracies_by_key)
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
-    reader = Dataset(tmp_path)
-    scores = read_results(reader)[0].scores
+    scores = read_results(Dataset(tmp_path))[0].scores
     assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": 0.3, "corruption": 0.3})
     assert np.isnan(scores.loc[1, "adversarial"])
     assert scores.loc[1, "corruption"] == 0.5
@@ -135,8 +134,8 @@ def test_image_counts_are_recorded_or_equal_the_test_split(tmp_path):
 
 
 def make_confidences(mean_if_right, mean_if_wrong, diagonal):
-    label = [[diagonal, 1 - diagonal], [1 - diagonal, diagonal]]
-    return {"label": label, "argmax": label, "prediction": [mean_if_right, mean_if_wrong]}
+    matrix = [[diagonal, 1 - diagonal], [1 - diagonal, diagonal]]
+    return {"label": matrix, "argmax": matrix, "prediction": [mean_if_right, mean_if_wrong]}
 
 
 def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
@@ -146,7 +145,7 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
         "1": make_confidences(0.8, 0.5, 0.7),
         "2": make_confidences(0.7, 0.6, 0.8),
     }
-    results = results_of(write_results(tmp_path, {"clean": rows}, measure="confidence"))
+    results = results_of(write_results(tmp_path, {"clean": rows}, measurement="confidence"))
     curves = confidence_curves(results).set_index("confidence")
     if_right, if_wrong, true_class = CONFIDENCES
     assert curves.loc[if_right, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.75, 0.8, 0.85, 3])
@@ -171,8 +170,8 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
     clean = {"0": make_class_confidences([0.6, 0.5], [0.8, None]), "1": make_class_confidences([0.7, 0.1], [0.6, 0.9])}
     values_at_other_strength = make_class_confidences([0, 0], [1, 1])
-    attacked_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
-    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked_confidences}, measure="confidence"))
+    pgd_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd_confidences}, measurement="confidence"))
     rows = class_confidences(results)
     assert list(dict.fromkeys(zip(rows["key"], rows["strength"], strict=True))) == [("clean", 0.0), ("pgd", 1.0)]
     medians = rows[rows["key"] == "clean"].set_index(["confidence", "class"])["median"].to_dict()
@@ -188,7 +187,7 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
 def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     confidences = [make_class_confidences([0.6, 0.5], [0.8, 0.7]), make_class_confidences([0.2, 0.1], [0.4, 0.3])]
-    results = results_of(write_results(tmp_path, {"pgd": {"0": confidences}}, measure="confidence"))
+    results = results_of(write_results(tmp_path, {"pgd": {"0": confidences}}, measurement="confidence"))
     rows = one_class_confidence(results)
     assert rows["strength"].tolist() == [1.0, 1.0, 8.0, 8.0]
     assert rows["confidence"].tolist() == 2 * list(CLASS_CONFIDENCES)
@@ -198,7 +197,7 @@ def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path):
 def test_confusion_matrices_are_summed_and_divided_by_row(tmp_path):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.5]}})
     rows = {"0": [[[0, 4], [4, 0]], [[3, 1], [0, 4]]], "1": [[[4, 0], [4, 0]], [[1, 3], [4, 0]]]}
-    fractions = confusion_fractions(results_of(write_results(tmp_path, {"pgd": rows}, measure="cm")))
+    fractions = confusion_fractions(results_of(write_results(tmp_path, {"pgd": rows}, measurement="cm")))
     # Attacks are shown at the strength nearest to 1/255.
     assert list(fractions.index) == [("pgd", 1.0, 0), ("pgd", 1.0, 1)]
     assert fractions.to_numpy().tolist() == [[0.5, 0.5], [1, 0]]
@@ -212,9 +211,9 @@ def test_clean_vs_robust_pairs_accuracies(tmp_path):
 
 
 def test_axes_leave_out_points_far_from_the_others():
-    near = pd.Series(np.linspace(0.8, 0.9, 50))
-    assert near_limits(near) == pytest.approx((0.79, 0.91))
-    assert near_limits(pd.concat([near, pd.Series([0.1, 0.2])])) == pytest.approx((0.79, 0.91))
+    near_values = pd.Series(np.linspace(0.8, 0.9, 50))
+    assert near_limits(near_values) == pytest.approx((0.79, 0.91))
+    assert near_limits(pd.concat([near_values, pd.Series([0.1, 0.2])])) == pytest.approx((0.79, 0.91))
     assert near_limits(pd.Series([0.5, 0.5])) == pytest.approx((0.49, 0.51))
 
 
@@ -228,8 +227,8 @@ def test_top_cells_are_the_twenty_best_in_order(tmp_path):
     assert tuple(best_cell_rows["operation"]) == nasbench201.parse(nasbench201.specs()[indices[-1]])
     assert set(best_cell_rows["accuracy"]) == {clean[str(indices[-1])]}
     assert count_omitted_ties(all_cells) == 0
-    reference_size = top[top["among"] != ALL_CELLS]["architecture"].unique()
-    assert {kernel_parameters(nasbench201.specs()[index]) for index in reference_size} == {18}
+    cells_of_reference_size = top[top["among"] != ALL_CELLS]["architecture"].unique()
+    assert {kernel_parameters(nasbench201.specs()[index]) for index in cells_of_reference_size} == {18}
 
 
 def test_best_cells_have_edit_distances(tmp_path):
@@ -276,8 +275,8 @@ def test_order_networks_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
 @example([0.1, 0.7, 0.3, 0.6, 0.2])  # a sum that differs at the 16th decimal
 @settings(max_examples=10)
 @given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
-def test_ranks_of_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
-    accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
+def test_ranks_of_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, accuracies):
+    accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(accuracies)}}
     results = results_of(write_results(tmp_path_factory.mktemp("results"), accuracies_by_key))
     assert [row.n_equal for row in order_networks(results, results.scores["corruption"])] == [2, 2]
 

@@ -118,9 +118,9 @@ def test_neighbour_changes_show_their_intervals_in_tooltips(tied_results):
     row = frame[(frame["neighbour"] == 9930) & (frame["score"] == "clean")].iloc[0]
     half_width = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
     assert (row["low"], row["high"]) == pytest.approx((-0.017 - half_width, -0.017 + half_width), abs=1e-6)
-    shown = find_rows("neighbours", cifar10_results, "score", "neighbour", "value", "low", "high")
+    tooltip_rows = find_rows("neighbours", cifar10_results, "score", "neighbour", "value", "low", "high")
     expected = [100 * row[column] for column in ("change", "low", "high")]
-    assert [values for score, cell, *values in shown if (score, cell) == ("clean", 9930)] == 2 * [
+    assert [values for score, cell, *values in tooltip_rows if (score, cell) == ("clean", 9930)] == 2 * [
         pytest.approx(expected, abs=1e-3)
     ]
 
@@ -142,9 +142,10 @@ def test_save_plots_draws_figures_with_enough_results(tmp_path, keys, names):
 
 def test_save_plot_states_missing_and_available_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
-    with pytest.raises(
-        ResultsError, match="and at least 12 networks, but the dataset has results of 1 architecture under clean, pgd"
-    ):
+    message = (
+        r"needs an attack .* at least 12 networks, but the dataset has results of 1 architecture for the keys clean"
+    )
+    with pytest.raises(ResultsError, match=message):
         save_plot(Dataset(tmp_path / "dataset"), "rank-correlation-attacks", tmp_path / "figure.png")
 
 
@@ -178,7 +179,7 @@ def test_save_plots_writes_equal_files_for_equal_results(tied_results, tmp_path,
 )
 def test_plot_rejects_bad_input(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
     monkeypatch.chdir(tmp_path)
-    error = robust201(*(argument.format(data=dataset.path) for argument in arguments)).error_line(2)
+    error = robust201(*(argument.format(data=dataset.path) for argument in arguments)).error_line(exit_code=2)
     assert hint in error
     assert list(tmp_path.iterdir()) == []
 
@@ -197,8 +198,8 @@ def test_figure_has_requested_width_and_fixed_text_sizes(dataset, tmp_path, widt
     for name in ("attacks", "clean-vs-robust", "rank-correlation-attacks"):
         path = save_plot(dataset, name, tmp_path / f"{name}.svg", width=width)
         svg = path.read_text()
-        points = float(re.search(r'width="([\d.]+)pt"', svg)[1])
-        assert points == pytest.approx(72 * inches, abs=0.1)
+        width_points = float(re.search(r'width="([\d.]+)pt"', svg)[1])
+        assert width_points == pytest.approx(72 * inches, abs=0.1)
         # Text is stored as text elements, not outlines, in font sizes of conference templates.
         sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px', svg)}
         assert sizes
@@ -235,4 +236,4 @@ def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path)
     command = ("plot", "rank-correlation-datasets", two_datasets.path, "--out", tmp_path / "one.svg")
     assert robust201(*command).code == 0
     assert (tmp_path / "one.svg").read_text() == svg
-    assert "Remove --data" in robust201(*command, "--data", "cifar10").error_line(2)
+    assert "Remove --data" in robust201(*command, "--data", "cifar10").error_line(exit_code=2)

@@ -90,25 +90,25 @@ def test_figures_are_drawn_and_fit_the_window(page, tmp_path, width):
         """
         await until(() => [...document.querySelectorAll("section:not([hidden]) figure[data-figure]")]
           .every((block) => block.dataset.drawn === "true"));
-        report("page", document.documentElement.scrollWidth);
+        report("page_width", document.documentElement.scrollWidth);
         const blocks = [...document.querySelectorAll("section:not([hidden]) figure[data-figure]")];
-        report("wide", blocks.filter((block) => block.querySelector("svg.marks").getBoundingClientRect().width
+        report("too_wide", blocks.filter((block) => block.querySelector("svg.marks").getBoundingClientRect().width
           > block.querySelector(".chart").clientWidth + 1).map((block) => block.dataset.figure));
         const overflows = (part) => part.scrollWidth > part.clientWidth || part.scrollHeight > part.clientHeight;
-        report("scrolled", [...document.querySelectorAll(".scroll")].filter(overflows).length);
+        report("n_overflowing", [...document.querySelectorAll(".scroll")].filter(overflows).length);
         report("columns", Number(figure("corruptions").dataset.columns));
         const isScrolled = (part) => part.closest(".scroll[tabindex='0'][aria-label]");
-        report("scrolling", [...document.querySelectorAll("table")].every(isScrolled));
-        report("named", [...document.querySelectorAll(".chart")].every((part) => part.getAttribute("aria-label")));
+        report("tables_can_scroll", [...document.querySelectorAll("table")].every(isScrolled));
+        report("charts_have_labels", [...document.querySelectorAll(".chart")].every((chart) => chart.ariaLabel));
         """,
         size=(width, 30_000),
     )
-    assert reported["page"] <= width
-    assert reported["wide"] == []
+    assert reported["page_width"] <= width
+    assert reported["too_wide"] == []
     assert reported["columns"] == (1 if width == 500 else 3)
-    assert reported["scrolling"]
-    assert width == 500 or reported["scrolled"] == 0
-    assert reported["named"]
+    assert reported["tables_can_scroll"]
+    assert width == 500 or reported["n_overflowing"] == 0
+    assert reported["charts_have_labels"]
 
 
 def test_table_sorts_filters_and_turns_pages(tmp_path):

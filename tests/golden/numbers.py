@@ -38,7 +38,7 @@ from robust201.training.recipes import Recipe
 
 N_IMAGES, SEED = 40, 0
 DEMO_WEIGHTS, SHIPPED_CELLS = "bundled:benchmark_data/demo", "benchmark_data/cells-cifar10"
-LIGHT_CELL, HEAVIER_CELL = 309, 21  # only 1x1 convolutions, average pooling and skip connections; a 3x3 convolution
+LIGHT_CELL, HEAVIER_CELL = 309, 21  # without and with a 3x3 convolution
 COMPARED_CELLS = (21, 13714, 3456)
 
 Tasks = Sequence[tuple[str, Mapping[str, Any]]]
@@ -101,7 +101,7 @@ RECIPE: dict[str, Any] = {
 }
 PGD_TRAINING = {"adversarial": {"pgd": {"epsilon": "8/255", "step": "4/255", "steps": 2}}}
 SWEEP: dict[str, Any] = {
-    "name": "net",
+    "name": "golden",
     "network": {"channels": 4, "cells": 1},
     "checkpoints": {"path": DEMO_WEIGHTS},
     "architectures": [LIGHT_CELL, HEAVIER_CELL],
@@ -222,15 +222,15 @@ def evaluations() -> Iterator[Row]:
                 for key, parameters in (ATTACKS if engine == "reference" else (*unattacked, *ATTACKS))
                 if not (engine == "reference" and FUSED_ONLY.items() <= parameters.items()) and key not in skipped
             ]
-            for key, parameters, table in _evaluate(model, tasks, engine):
-                rows = table.table[table.table["key"] == key]
+            for key, parameters, evaluation in _evaluate(model, tasks, engine):
+                rows = evaluation.table[evaluation.table["key"] == key]
                 for strength, accuracy, confidence in zip(
                     rows["strength"], rows["accuracy"], rows["confidence"], strict=True
                 ):
-                    outcomes = np.packbits(table.outcomes[key, strength].to_numpy()).tobytes().hex()
+                    outcomes = np.packbits(evaluation.outcomes[key, strength].to_numpy()).tobytes().hex()
                     bits = {"confidence": confidence * N_IMAGES, "outcomes": outcomes}
-                    if key in table.distances:
-                        distances = table.distances[key].to_numpy()
+                    if key in evaluation.distances:
+                        distances = evaluation.distances[key].to_numpy()
                         bits["distances"] = float(distances[np.isfinite(distances)].sum())
                     row_name = f"{name}/{engine}/{_label(key, parameters)}/{strength:g}"
                     yield Row(row_name, {"correct": round(accuracy * N_IMAGES)}, bits)
@@ -239,9 +239,9 @@ def evaluations() -> Iterator[Row]:
 def measures() -> Iterator[Row]:
     """Yield the measures of each network, and mean statistics of the images' singular values."""
     for name, model in _networks().items():
-        for key, parameters, table in _evaluate(model, MEASURES, "fused"):
-            labels = {"key", "strength", "unit", "n_images", "seconds"}
-            (row,) = table.table[table.table["key"] == key].drop(columns=labels).dropna(axis=1).to_dict("records")
+        for key, parameters, evaluation in _evaluate(model, MEASURES, "fused"):
+            rows = evaluation.table[evaluation.table["key"] == key].dropna(axis=1)
+            (row,) = rows.drop(columns=["key", "strength", "unit", "n_images", "seconds"]).to_dict("records")
             yield Row(f"{name}/{_label(key, parameters)}", row)
     for centred in (False, True):
         spectra = singular_spectra(_images(), centred=centred)
@@ -249,7 +249,7 @@ def measures() -> Iterator[Row]:
         yield Row(f"singular values centred={centred}", {name: float(mean) for name, mean in means.items()})
 
 
-def trainings() -> Iterator[Row]:
+def training_runs() -> Iterator[Row]:
     """Yield hashes of the weights after two epochs on digits."""
     images = select(load_images("digits", split="train"), count=160, seed=SEED)
     for name, changes in (("plain", {}), ("pgd", PGD_TRAINING)):
@@ -276,8 +276,8 @@ def export(folder: Path) -> Iterator[Row]:
     _run_command("export", folder / "results", "--out", dataset, "--parquet", "--outcomes", "classes")
     for path in (dataset / "meta.json", *sorted((dataset / "digits").glob("*.json"))):
         digest = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        is_rounded = path.stem.endswith("_confidence")
-        yield Row(path.relative_to(dataset).as_posix(), {} if is_rounded else digest, digest if is_rounded else {})
+        name, depends_on_processor = path.relative_to(dataset).as_posix(), path.stem.endswith("_confidence")
+        yield Row(name, {}, digest) if depends_on_processor else Row(name, digest)
     for path in sorted((dataset / "parquet").rglob("*.parquet")):
         rows = pq.read_table(path, partitioning=None).to_pylist()
         counts = {f"{row['architecture']}/{row['strength']:g}": round(row["accuracy"] * N_IMAGES) for row in rows}
@@ -303,8 +303,8 @@ def shipped_cells() -> Iterator[Row]:
         name = f"rank/{row['evaluation'].removesuffix('/255')}/{row['network']}"
         yield Row(name, {column: row[column] for column in columns})
     keys = ["clean", "fgsm:1/255", "pgd:1/255", "aa_square:1/255", "fog:3"]
-    table = robust201.compare([f"{folder}:{cell}" for cell in COMPARED_CELLS], keys=keys)
-    for row in _records(table.table.drop(columns="unit")):
+    comparison = robust201.compare([f"{folder}:{cell}" for cell in COMPARED_CELLS], keys=keys)
+    for row in _records(comparison.table.drop(columns="unit")):
         pair = "/".join(str(row.pop(side)).rpartition(":")[2] for side in ("first", "second"))
         yield Row(f"compare/{pair}/{row.pop('key')}:{row.pop('strength'):g}", row)
     (results,) = read_results(Dataset(folder))
@@ -320,7 +320,7 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 SECTIONS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "evaluations": lambda _folder: evaluations(),
     "measures": lambda _folder: measures(),
-    "trainings": lambda _folder: trainings(),
+    "training-runs": lambda _folder: training_runs(),
     "export": export,
     "shipped-cells": lambda _folder: shipped_cells(),
 }

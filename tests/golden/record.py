@@ -1,4 +1,4 @@
-"""Record the golden files: numbers of the current code, which `test_net.py` compares with the numbers of later code.
+"""Record the golden files: numbers of the current code, which `test_numbers.py` compares with those of later code.
 
     python -m tests.golden.record [SECTION ...]
 
@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests/conftest.py; PyTorc
 
 from tests.golden.numbers import SECTIONS, Row, processor
 
-FOLDER = Path(__file__).parent / "net"
+FOLDER = Path(__file__).parent / "recorded"
 
 
 def format_rows(rows: Iterable[Row]) -> str:

@@ -53,5 +53,5 @@ def test_commands_reject_damaged_images(robust201, write_sweep, tmp_path, monkey
     original_paths = sorted(tmp_path.rglob("*"))
     corrupt_command = ("corrupt", "--out", tmp_path / "out", "--data", "cifar10")
     for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt_command):
-        assert "cifar10" in robust201(*arguments).error_line(2)
+        assert "cifar10" in robust201(*arguments).error_line(exit_code=2)
     assert sorted(tmp_path.rglob("*")) == original_paths

@@ -175,7 +175,7 @@ def test_load_images_rejects_invalid_resize_rules(folder, options):
 
 
 @pytest.mark.parametrize("options", [{"image_size": 8}, {"resize": Resize(256)}])
-def test_load_images_rejects_sizes_beside_a_specification(folder, options):
+def test_load_images_rejects_sizes_in_addition_to_a_specification(folder, options):
     with pytest.raises(ConfigError, match="birds"):
         load_images(custom_dataset("birds", n_classes=3, image_size=8), path=folder, **options)
 

@@ -66,9 +66,9 @@ def test_generated_files_have_the_pixels_of_the_generator(tmp_path):
     images = image_set(6)
     generate(tmp_path, images)
     pixels = np.load(tmp_path / "fog.npy").reshape(5, 6, 32, 32, 3)
-    clean = images.images.transpose(0, 2, 3, 1)
+    clean_images = images.images.transpose(0, 2, 3, 1)
     for severity in (1, 5):
-        expected = corrupt(clean, "fog", severity, seed=7, indices=images.indices, frost=FROST)
+        expected = corrupt(clean_images, "fog", severity, seed=7, indices=images.indices, frost=FROST)
         assert (pixels[severity - 1] == expected).all()
     selection = select_positions(images, [1, 4])
     generate(tmp_path / "selection", selection, ("fog",))
@@ -95,7 +95,7 @@ def test_generated_folder_has_the_published_layout(tmp_path):
         assert record["sha256"] == hashlib.sha256((tmp_path / f"{name}.npy").read_bytes()).hexdigest()
 
 
-def test_generate_is_independent_of_blocks(tmp_path, monkeypatch):
+def test_generated_files_do_not_depend_on_the_block_size(tmp_path, monkeypatch):
     images = image_set(5)
     progress_calls: list[tuple[int, int]] = []
     progress = lambda done, total: progress_calls.append((done, total))  # noqa: E731
@@ -118,13 +118,13 @@ def test_generate_writes_only_missing_files(tmp_path):
     assert set(read_tree(tmp_path)) == {*original_tree, "frost.npy"}
 
 
-@pytest.mark.parametrize("images_until_kill", [0, 3, 4, 21, 33])
-def test_generate_resumes_after_a_kill(tmp_path, monkeypatch, images_until_kill):
+@pytest.mark.parametrize("n_images_until_kill", [0, 3, 4, 21, 33])
+def test_generate_resumes_after_a_kill(tmp_path, monkeypatch, n_images_until_kill):
     images = image_set(4)
     generate(tmp_path / "whole", images, ("fog", "pixelate"))
 
     def corrupt_until_kill(*args: object, **options: object) -> NDArray[np.uint8]:
-        if len(calls) >= images_until_kill:
+        if len(calls) >= n_images_until_kill:
             raise KeyboardInterrupt
         calls.append(0)
         return corrupt(*args, **options)  # type: ignore[arg-type]

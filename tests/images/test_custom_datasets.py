@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import load_images
 from robust201.images.checks import LabelledImages
 from robust201.images.specs import custom_dataset
-from robust201.images.store import write_made_split
+from robust201.images.store import write_generated_split
 from tests.support.dataset_files import WRITERS, encode, fabricate
 
 SPEC = custom_dataset("birds", n_classes=4, image_size=8)
@@ -33,7 +33,7 @@ def test_load_images_reads_a_named_file(tmp_path, form):
 @pytest.mark.parametrize("array", ["images", "labels"])
 def test_folder_of_arrays_is_read_and_its_hashes_are_verified(tmp_path, array):
     images = LabelledImages(IMAGES, LABELS)
-    write_made_split(tmp_path, "test", images, recipe={}, n_classes=4)
+    write_generated_split(tmp_path, "test", images, recipe={}, n_classes=4)
     np.testing.assert_array_equal(load_images(SPEC, path=tmp_path).images, IMAGES)
     content = (tmp_path / f"test/{array}.npy").read_bytes()
     (tmp_path / f"test/{array}.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -92,13 +92,13 @@ def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path):
 @pytest.mark.parametrize("column", ["img", "image"])
 def test_hugging_face_parquet_is_read_and_missing_bytes_are_rejected(tmp_path, column):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
-    cells = [{"bytes": encode(image), "path": None} for image in pixels]
+    encoded_images = [{"bytes": encode(image), "path": None} for image in pixels]
     file = tmp_path / "test.parquet"
-    parquet.write_table(pa.table({column: cells, "label": [2, 0, 1], "other": ["a", "b", "c"]}), file)
+    parquet.write_table(pa.table({column: encoded_images, "label": [2, 0, 1], "other": ["a", "b", "c"]}), file)
     images = load_images("mine", path=file)
     np.testing.assert_array_equal(images.images, pixels)
     assert images.labels.tolist() == [2, 0, 1]
-    cells[1] = {"bytes": None, "path": "elsewhere.png"}
-    parquet.write_table(pa.table({column: cells, "label": [2, 0, 1]}), file)
+    encoded_images[1] = {"bytes": None, "path": "elsewhere.png"}
+    parquet.write_table(pa.table({column: encoded_images, "label": [2, 0, 1]}), file)
     with pytest.raises(DatasetError, match=r"no value in row 1 .*'elsewhere\.png'.* bytes of all images"):
         load_images("mine", path=file)

@@ -221,9 +221,9 @@ def make_encoded_images(count: int = 3, size: int = 32) -> list[bytes | None]:
 
 def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path):
     uniform_image = np.stack([np.full((32, 32), channel_value, np.uint8) for channel_value in (200, 40, 90)])
-    grey = io.BytesIO()
-    Image.new("L", (32, 32), 77).save(grey, "PNG")
-    file = write_table(tmp_path / "mine.parquet", [encode(uniform_image, "JPEG"), grey.getvalue()], [1, 2])
+    grey_png = io.BytesIO()
+    Image.new("L", (32, 32), 77).save(grey_png, "PNG")
+    file = write_table(tmp_path / "mine.parquet", [encode(uniform_image, "JPEG"), grey_png.getvalue()], [1, 2])
     images = load_images("cifar10", path=file).images
     assert np.abs(images[0].astype(int) - uniform_image).max() <= 3
     assert (images[1] == 77).all()
@@ -254,13 +254,13 @@ INVALID_COLUMNS = (
 )
 
 
-@pytest.mark.parametrize("content", [*INVALID_COLUMNS, 0, 10, 200, -4])
-def test_load_images_rejects_truncated_parquet_files_and_invalid_columns(tmp_path, content):
+@pytest.mark.parametrize("table_or_n_bytes", [*INVALID_COLUMNS, 0, 10, 200, -4])
+def test_load_images_rejects_truncated_parquet_files_and_invalid_columns(tmp_path, table_or_n_bytes):
     file = write_table(tmp_path / "test.parquet", make_encoded_images(3), [0, 1, 2])
-    if isinstance(content, int):
-        file.write_bytes(file.read_bytes()[:content])
+    if isinstance(table_or_n_bytes, int):
+        file.write_bytes(file.read_bytes()[:table_or_n_bytes])
     else:
-        parquet.write_table(pa.table(content), file)
+        parquet.write_table(pa.table(table_or_n_bytes), file)
     with pytest.raises(DatasetError, match=r"test\.parquet"):
         load_images("cifar10", path=tmp_path)
 

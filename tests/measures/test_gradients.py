@@ -69,7 +69,9 @@ def test_exact_jacobian_norm_matches_autograd(input_space):
     images = tiny_images(6)
     classifier = tiny_classifier(network)
     pixels = torch.from_numpy(images.images) / 255
-    classifier.loss_and_gradient(pixels, torch.zeros(6, dtype=torch.int64))  # runs the check that `torch.func` skips
+    classifier.loss_and_gradient(
+        pixels, torch.zeros(6, dtype=torch.int64)
+    )  # the first pass checks the logits, which `torch.func` cannot
     if input_space == "pixels":
         jacobian = torch.func.vmap(torch.func.jacrev(lambda x: classifier(x[None])[0]))(pixels)
     else:

@@ -1,4 +1,4 @@
-"""Simulated accelerator: bit-identity with the CPU, and how often the host waits for the device."""
+"""The simulated accelerator is bit-identical to the CPU, and the host waits for it as often as expected."""
 
 import dataclasses
 
@@ -136,7 +136,7 @@ def test_square_waits_once_per_check_for_fooled_images(key):
     assert np.diff(n_waits).tolist() == [20, 37]
 
 
-def passes_on(device, classifier):
+def compute_passes_on(device, classifier):
     pixels = torch.from_numpy(np.random.default_rng(0).random((5, 3, 32, 32), np.float32)).to(device)
     labels = torch.arange(5).to(device)
     return [classifier.logits(pixels), *classifier.loss_and_gradient(pixels, labels)]
@@ -163,16 +163,16 @@ def test_compiled_cells_match_the_cpu_within_tolerance():
         on_device = compile_network(network_of(SPEC), SPEC, CELL_NORMALISATION, device=NAME)
     assert waits == []
     on_cpu = compile_network(network_of(SPEC), SPEC, CELL_NORMALISATION)
-    for expected, actual in zip(passes_on("cpu", on_cpu), passes_on(NAME, on_device), strict=True):
+    for expected, actual in zip(compute_passes_on("cpu", on_cpu), compute_passes_on(NAME, on_device), strict=True):
         torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
 def assert_same_passes(make_classifier):
-    expected = passes_on("cpu", make_classifier("cpu"))
+    expected = compute_passes_on("cpu", make_classifier("cpu"))
     on_device = make_classifier(NAME)
-    passes_on(NAME, on_device)  # the first gradient of a network is checked, once
+    compute_passes_on(NAME, on_device)  # the first gradient of a network is checked, once
     with count_waits() as waits:
-        actual = passes_on(NAME, on_device)
+        actual = compute_passes_on(NAME, on_device)
     assert waits == []
     for expected_tensor, tensor in zip(expected, actual, strict=True):
         assert tensor.device.type == NAME

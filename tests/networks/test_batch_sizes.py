@@ -91,9 +91,9 @@ def test_sizes_follow_from_the_share_of_memory_and_are_equal_on_equal_devices():
         memory = round(free * 10**6), round(total * 10**6)
         fit_memory(model, (3, 8, 8), CPU, memory, share=share, attack_bytes=attack_bytes)
         sizes[free, total, share, attack_bytes] = model.batch_sizes.maxima
-    equal, smaller = list(sizes.values())[:3], list(sizes.values())[3:]
-    assert len(set(equal)) == 1
-    assert all(max(maxima) < min(equal[0]) for maxima in smaller)
+    equal_maxima, smaller_maxima = list(sizes.values())[:3], list(sizes.values())[3:]
+    assert len(set(equal_maxima)) == 1
+    assert all(max(maxima) < min(equal_maxima[0]) for maxima in smaller_maxima)
 
 
 def test_smallest_size_is_used_if_a_trial_pass_runs_out_of_memory(monkeypatch):
@@ -142,14 +142,14 @@ class NearlyDetached(TinyNetwork):
 def test_limit_is_halved_down_to_the_minimum():
     sizes = BatchSizes(Maxima(64, 64), limit=50, minimum=8)
     sizes.split(100)
-    halved = []
+    halved_limits = []
     while sizes.halve():
-        halved.append(sizes.limit)
+        halved_limits.append(sizes.limit)
         sizes.split(100)
-    assert halved == [25, 12, 6]
+    assert halved_limits == [25, 12, 6]
     assert sizes.maximum() == 8
     sizes.limit = None
-    assert (sizes.maximum(), sizes.largest) == (64, 0)
+    assert (sizes.maximum(), sizes.largest_batch) == (64, 0)
     assert not sizes.halve()
 
 
@@ -279,7 +279,7 @@ def test_each_size_of_logits_and_gradients_is_prepared_once():
     assert prepare.n_prepared == 3
     graphed.loss_and_gradient(pixels, labels)
     assert prepare.n_prepared == 4
-    assert graphed.batch_sizes.largest == 1024
+    assert graphed.batch_sizes.largest_batch == 1024
 
 
 def test_released_passes_are_prepared_again():

@@ -36,7 +36,7 @@ def test_units_of_a_wrongly_compiled_network_fail(make_sweep, monkeypatch):
 def test_run_with_unavailable_device_does_not_replace_the_plan(robust201, write_sweep, tmp_path, changed_fields):
     assert robust201("run", write_sweep(keys={"clean": {}})).code == 0
     previous_files = read_tree(tmp_path / "results")
-    robust201("run", write_sweep(keys={"clean": {}}, seed=1, **changed_fields)).error_line(2)
+    robust201("run", write_sweep(keys={"clean": {}}, seed=1, **changed_fields)).error_line(exit_code=2)
     assert read_tree(tmp_path / "results") == previous_files
 
 

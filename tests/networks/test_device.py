@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from robust201.core.precision import PRECISIONS
 from robust201.networks import device
-from robust201.networks.device import configure_torch, isolated
+from robust201.networks.device import configure_torch, worker_settings
 from tests.support.precision_settings import (
     FP32_SETTINGS,
     SETTINGS,
@@ -65,7 +65,7 @@ def test_any_mixture_of_settings_is_replaced_and_restored(changes, precision):
         expected = raw_settings()
     with settings_restored():
         _apply(changes)
-        with isolated(CPU, precision):
+        with worker_settings(CPU, precision):
             assert effective_settings() == (TF32_SETTINGS if precision == "tf32" else FP32_SETTINGS)
         assert raw_settings() == expected
 
@@ -90,14 +90,14 @@ def test_older_settings_suffice_without_newer_ones(monkeypatch):
     monkeypatch.setattr(device, "_change_setting", None)
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.allow_tf32 = True
-    with isolated(CPU):
+    with worker_settings(CPU):
         assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("medium", True)
 
 
 def test_settings_are_restored_after_an_error():
     torch.set_float32_matmul_precision("high")
-    with pytest.raises(ValueError, match="inside"), isolated(CPU):
+    with pytest.raises(ValueError, match="inside"), worker_settings(CPU):
         raise ValueError("inside")
     assert torch.get_float32_matmul_precision() == "high"
 
@@ -110,9 +110,9 @@ def test_algorithms_are_deterministic_inside_and_settings_are_restored(debug_mod
 
     torch.set_deterministic_debug_mode(debug_mode)
     try:
-        before = settings()
-        with torch.no_grad(), isolated(CPU, mode="error"):
+        settings_before = settings()
+        with torch.no_grad(), worker_settings(CPU, mode="error"):
             assert settings() == (2, True, False, True)
-        assert settings() == before
+        assert settings() == settings_before
     finally:
         torch.set_deterministic_debug_mode(0)

@@ -295,7 +295,7 @@ def test_average_pooling_and_gradient_match_pytorch(size):
     torch.testing.assert_close(pooling(x), expected.detach())
     torch.testing.assert_close(pooling.backward(gradient), expected_gradient)
     torch.testing.assert_close(pooling.backward(gradient, add=x), expected_gradient + x)
-    torch.testing.assert_close(pooling.backward(gradient.clone(), consume=True), expected_gradient)
+    torch.testing.assert_close(pooling.backward(gradient.clone(), overwrite=True), expected_gradient)
 
 
 def sequential_product(x, weight):

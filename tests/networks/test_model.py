@@ -48,10 +48,10 @@ def random_projection(logits, rows):
 
 
 OBJECTIVES = (cross_entropy, margin, dlr_loss, random_projection)
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.__name__)
-every_network = pytest.mark.parametrize("network", list(NETWORKS))
-every_n_images = pytest.mark.parametrize("n_images", IMAGE_COUNTS)
-either_mode = pytest.mark.parametrize("is_inference", [True, False], ids=["inference", "autograd"])
+all_objectives = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.__name__)
+all_networks = pytest.mark.parametrize("network", list(NETWORKS))
+all_image_counts = pytest.mark.parametrize("n_images", IMAGE_COUNTS)
+both_modes = pytest.mark.parametrize("is_inference", [True, False], ids=["inference", "autograd"])
 
 
 def pixels_of(n_images):
@@ -90,10 +90,10 @@ def assert_equal(outputs, expected):
         assert torch.equal(output, reference)
 
 
-@every_network
-@every_objective
-@every_n_images
-@either_mode
+@all_networks
+@all_objectives
+@all_image_counts
+@both_modes
 @pytest.mark.slow_combinations
 def test_classifier_is_bit_identical_to_autograd_and_compiled_network_equals_it_within_rounding(
     network, objective, n_images, is_inference
@@ -121,10 +121,10 @@ def padded_network(network, max_logits, max_gradients):
         model.batch_sizes = original
 
 
-@every_network
-@every_objective
-@every_n_images
-@either_mode
+@all_networks
+@all_objectives
+@all_image_counts
+@both_modes
 @pytest.mark.parametrize("max_gradients", [24, 1000])
 @pytest.mark.slow_combinations
 def test_padded_network_calls_the_objective_with_the_rows_of_each_batch(
@@ -139,14 +139,14 @@ def test_padded_network_calls_the_objective_with_the_rows_of_each_batch(
 
     with padded_network(network, 256, max_gradients) as model:
         outputs = evaluate(model, pixels, recording_objective, is_inference=is_inference)
-        assert model.batch_sizes.largest <= max_gradients
+        assert model.batch_sizes.largest_batch <= max_gradients
     # Images do not affect each other, so the outputs do not depend on the batches.
     assert_equal(outputs, evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference))
     assert {row for rows in requested_rows for row in range(rows.start, rows.stop)} == set(range(n_images))
     assert max(rows.stop - rows.start for rows in requested_rows) <= min(max_gradients, n_images)
 
 
-@every_objective
+@all_objectives
 def test_reference_network_can_be_padded(objective):
     pixels = pixels_of(65)
     batch_sizes = BatchSizes(Maxima(16, 16), is_padded=True)

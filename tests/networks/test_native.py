@@ -20,13 +20,13 @@ from tests.networks.test_inference import (
     images_of,
     network_of,
 )
-from tests.networks.test_window_search import CONSTANT_CELLS, fix_depth, full_and_incremental_logits, needs_library
+from tests.networks.test_window_search import CONSTANT_CELLS, fix_depth, needs_library, proposal_logits
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 @contextmanager
-def threads(count):
+def use_threads(count):
     """Compute with this number of threads."""
     previous_count = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -96,7 +96,7 @@ def test_native_results_are_independent_of_threads():
     native_network, _, pixels, labels = compile_both(specs()[991], size=32, n_images=37)
     expected = [native_network.logits(pixels), *native_network.loss_and_gradient(pixels, labels)]
     for n_threads in (2, 3):
-        with threads(n_threads):
+        with use_threads(n_threads):
             outputs = [native_network.logits(pixels), *native_network.loss_and_gradient(pixels, labels)]
         assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))
 
@@ -107,7 +107,7 @@ def test_native_results_are_independent_of_threads():
 def assert_search_is_bit_identical(spec, *, depth, size, n_images, monkeypatch):
     fix_depth(depth, monkeypatch)
     network = compile_network(network_of(spec, channels=16, cells=2), spec, NORMALISATION)
-    for full, incremental in full_and_incremental_logits(network, size=size, n_images=n_images, count=5):
+    for full, incremental in proposal_logits(network, size=size, n_images=n_images, n_proposals=5):
         assert torch.equal(full, incremental)
 
 
@@ -121,7 +121,7 @@ def test_native_searches_of_special_cells_are_bit_identical(name, monkeypatch):
 
 @needs_library
 def test_native_search_with_several_threads_is_bit_identical(monkeypatch):
-    with threads(3):
+    with use_threads(3):
         assert_search_is_bit_identical(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
 
 

@@ -69,31 +69,31 @@ def vary(logits: torch.Tensor) -> torch.Tensor:
 DEPENDENT_PASSES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
     "BatchNorm without running statistics": normalise_batch,
     "minus the mean image": lambda network, images: network(images - images.mean(dim=0)),
-    "weak": lambda network, images: network(images - 0.05 * images.mean(dim=0)),
-    "pairs": mix_pairs,
+    "weak dependence": lambda network, images: network(images - 0.05 * images.mean(dim=0)),
+    "pairs of images": mix_pairs,
     "masked classes": lambda network, images: pad_classes(network(images - images.mean(dim=0)), 2),
     "most classes masked": lambda network, images: pad_classes(network(images - images.mean(dim=0)), 20),
     "logits of masked classes vary": lambda network, images: vary(pad_classes(network(images - images.mean(0)), 20)),
-    "cumulative": lambda network, images: network(images.cumsum(dim=0)),
+    "cumulative sum": lambda network, images: network(images.cumsum(dim=0)),
     "large batches only": lambda network, images: network(images - (len(images) >= 32) * images.mean(dim=0)),
-    "order": lambda network, images: network(images + torch.linspace(0, 1, len(images))[:, None, None, None]),
+    "batch position": lambda network, images: network(images + torch.linspace(0, 1, len(images))[:, None, None, None]),
 }
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 5, 20, 70])
 @pytest.mark.parametrize("case", DEPENDENT_PASSES)
 def test_dependence_on_other_images_is_rejected(case, n_images):
-    if case in {"order", "cumulative"} and n_images == 1:
+    if case in {"batch position", "cumulative sum"} and n_images == 1:
         n_images = 2
     classifier = tiny_classifier(ChangedNetwork(DEPENDENT_PASSES[case]))
     images = CheckedImages.of(tiny_images(n_images), torch.device("cpu"))
     with pytest.raises(
-        NetworkError, match=r"^Checking the network failed for net: .* divided into batches.*batch_size=1"
+        NetworkError, match=r"^Checking the network failed for tiny: .* divided into batches.*batch_size=1"
     ):
-        check_network(classifier, images, name="net")
+        check_network(classifier, images, name="tiny")
     classifier.batch_sizes.limit = 1  # every image is evaluated alone
-    if case not in {"order"}:
-        check_network(classifier, images, name="net")
+    if case != "batch position":
+        check_network(classifier, images, name="tiny")
 
 
 def evaluate_clean(network: nn.Module, n_images: int = 70, **options: Any) -> None:
@@ -215,14 +215,14 @@ def test_error_for_single_logits_states_the_remedy():
 def test_concurrent_evaluations_restore_the_module():
     network = TinyNetwork().train()
 
-    def accuracies(_call: int) -> list[float]:
+    def compute_accuracies(_call: int) -> list[float]:
         keys = ["clean", "fgsm"]
         result = robust201.evaluate(network, **VALID_DATA, keys=keys, progress=False, normalisation=NORMALISATION)
         return [float(accuracy) for accuracy in result.table["accuracy"]]
 
-    expected = accuracies(0)
+    expected = compute_accuracies(0)
     with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(accuracies, range(3))) == [expected] * 3
+        assert list(pool.map(compute_accuracies, range(3))) == [expected] * 3
     assert all(module.training for module in network.modules())
     assert all(parameter.requires_grad for parameter in network.parameters())
 

@@ -11,5 +11,5 @@ from tests.conftest import REPOSITORY
 @pytest.mark.timeout(1200)
 def test_all_cases_pass_on_the_simulated_accelerator():
     command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "tests/networks/simulated_device_cases.py"]
-    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stdout
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout

@@ -118,10 +118,10 @@ def test_meta_text_equals_the_published_file():
     assert digest == "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 
 
-every_space = pytest.mark.parametrize("space", SPACES.values(), ids=lambda space: space.name)
+all_spaces = pytest.mark.parametrize("space", SPACES.values(), ids=lambda space: space.name)
 
 
-@every_space
+@all_spaces
 def test_space_ids_have_the_declared_type(space):
     ids = space.select("evaluated")
     assert len(set(ids)) == len(ids) > 0
@@ -134,7 +134,7 @@ def test_space_ids_have_the_declared_type(space):
         space.resolve("no-network" if space.has_text_ids else -1)
 
 
-@every_space
+@all_spaces
 def test_space_builds_networks_with_the_declared_shapes(space):
     architecture = space.select("evaluated")[-1]
     assert space.macs(architecture, n_classes=10, image_size=32) > 0
@@ -144,7 +144,7 @@ def test_space_builds_networks_with_the_declared_shapes(space):
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-@every_space
+@all_spaces
 def test_with_size_is_supported_only_if_declared(space):
     if space.is_sized:
         assert space.with_size(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}

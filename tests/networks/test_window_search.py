@@ -63,21 +63,21 @@ def fix_depth(depth, monkeypatch):
     monkeypatch.setattr(NativeNetwork, "choose_search_depth", lambda self, *_: min(depth, len(self._blocks)))
 
 
-def random_proposals(rng, n_images, size, count):
+def random_proposals(rng, n_images, size, n_proposals):
     """Yield (row, column, window, accepted) for random windows; `accepted` is (B,) bool."""
-    for _ in range(count):
+    for _ in range(n_proposals):
         side = int(rng.integers(1, size + 1))
         row, column = (int(start) for start in rng.integers(0, size - side + 1, 2))
         window = torch.from_numpy(rng.random((n_images, 3, side, side), np.float32))
         yield row, column, window, torch.from_numpy(rng.random(n_images) < 0.4)
 
 
-def full_and_incremental_logits(network, *, size, n_images, count, seed=0):
+def proposal_logits(network, *, size, n_images, n_proposals, seed=0):
     """Yield (full, incremental) logits for each proposal of a search that accepts proposals at random."""
     rng = np.random.default_rng(seed)
     pixels = torch.from_numpy(rng.random((n_images, 3, size, size), np.float32))
-    search = network.window_search(pixels.clone(), [1] * count)
-    for row, column, window, accepted in random_proposals(rng, n_images, size, count):
+    search = network.window_search(pixels.clone(), [1] * n_proposals)
+    for row, column, window, accepted in random_proposals(rng, n_images, size, n_proposals):
         proposal = pixels.clone()
         proposal[:, :, row : row + window.shape[2], column : column + window.shape[3]] = window
         yield network.logits(proposal), search.logits(row, column, window)
@@ -92,8 +92,8 @@ def test_search_logits_are_bit_identical_for_published_width(index, monkeypatch)
     fix_depth(99, monkeypatch)
     spec = specs()[index]
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION)
-    for n_images, count in ((2, 40), (64, 4)):
-        for full, incremental in full_and_incremental_logits(network, size=32, n_images=n_images, count=count):
+    for n_images, n_proposals in ((2, 40), (64, 4)):
+        for full, incremental in proposal_logits(network, size=32, n_images=n_images, n_proposals=n_proposals):
             assert torch.equal(full, incremental)
 
 
@@ -161,10 +161,10 @@ def network_images_labels():
 
 def record_searches(monkeypatch):
     """Return a list to which an item is appended for each query of a search."""
-    calls = []
+    queries = []
     compute_logits = NativeSearch.logits
-    monkeypatch.setattr(NativeSearch, "logits", lambda self, *args: calls.append(1) or compute_logits(self, *args))
-    return calls
+    monkeypatch.setattr(NativeSearch, "logits", lambda self, *args: queries.append(1) or compute_logits(self, *args))
+    return queries
 
 
 @needs_library

@@ -108,14 +108,14 @@ def test_select_sorts_names_and_suggests_the_closest():
             ZOO.select(empty_selection)
 
 
-every_network = pytest.mark.parametrize("name", SMALL_NETWORKS)
+all_networks = pytest.mark.parametrize("name", SMALL_NETWORKS)
 
 
 def images(count=4, size=32):
     return torch.rand((count, 3, size, size), generator=torch.Generator().manual_seed(1))
 
 
-@every_network
+@all_networks
 def test_classifier_is_repeatable_in_both_memory_formats_and_depends_on_inner_pixels(name):
     # Logits agree in both memory formats and in bfloat16.
     network = ZOO.build(name, n_classes=10)
@@ -145,7 +145,7 @@ def test_classifier_is_repeatable_in_both_memory_formats_and_depends_on_inner_pi
     torch.testing.assert_close(logits, outputs_by_layout[False][0], rtol=0.1, atol=0.1)
 
 
-@every_network
+@all_networks
 def test_network_computes_in_float64_and_rejects_images_of_unsupported_sizes(name):
     network = ZOO.build(name, n_classes=7).double().eval()
     logits = network(images(2).double())
@@ -158,7 +158,7 @@ def test_network_computes_in_float64_and_rejects_images_of_unsupported_sizes(nam
         assert network(small_images).shape == (2, 7)
 
 
-@every_network
+@all_networks
 def test_training_is_deterministic_and_weights_round_trip(name):
     # Two runs of two training steps give equal weights, and a safetensors file restores them.
     previous_mode = torch.get_deterministic_debug_mode()

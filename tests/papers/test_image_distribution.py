@@ -74,21 +74,21 @@ def make_summaries(means, sd=0.02, n=5):
     [(0.5, 0.1, 0.02, HOLDS), (0.1, 0.5, 0.02, FAILS), (0.30, 0.29, 0.02, UNDECIDED), (0.5, 0.1, 0.4, UNDECIDED)],
 )
 def test_claim_is_judged_by_the_interval_of_the_difference(mnist, cifar10, sd, verdict):
-    (claim,) = analyse.test_claims(make_summaries({"mnist": mnist, "cifar10": cifar10}, sd))
+    (claim,) = analyse.judge_claims(make_summaries({"mnist": mnist, "cifar10": cifar10}, sd))
     assert claim.verdict == verdict
     assert claim.would_decide.endswith("seeds") == (verdict == UNDECIDED)
 
 
 def test_claim_without_direction_is_judged_in_the_direction_of_the_published_mark():
     """For LeNet at epoch 25, the paper marks `mnist` as more robust than `cifar10_to_mnist`."""
-    (claim,) = analyse.test_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
+    (claim,) = analyse.judge_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
     assert (claim.verdict, claim.published) == (HOLDS, "R of MNIST is higher: epochs 25")
 
 
 @pytest.mark.parametrize(("original", "verdicts"), [(0.51, [UNDECIDED, HOLDS]), (0.6, [HOLDS, HOLDS])])
 def test_claims_on_original_mnist_are_judged_by_the_difference_from_scaled_mnist(original, verdicts):
     summaries = make_summaries({"mnist": 0.5, "cifar10": 0.1, "mnist_28": original})
-    claims = [claim for claim in analyse.test_claims(summaries) if claim.place == "Section 3.2"]
+    claims = [claim for claim in analyse.judge_claims(summaries) if claim.place == "Section 3.2"]
     assert [claim.verdict for claim in claims] == verdicts
 
 

@@ -12,7 +12,7 @@ from jobs.papers.networks import read_accuracies, read_trained
 from jobs.papers.robust_features import analyse, make_images
 from jobs.papers.verdicts import FAILS, HOLDS, UNDECIDED
 from robust201.images.checks import LabelledImages
-from robust201.images.store import ArrayFolder, write_made_split
+from robust201.images.store import ArrayFolder, write_generated_split
 from tests.support.trained_exports import make_weights, write_trained
 
 PIXELS = torch.linspace(0, 1, 2 * 3 * 2 * 2).reshape(2, 3, 2, 2)
@@ -37,7 +37,7 @@ def test_judge_labels_ignores_images_with_the_label_of_their_starting_image(tmp_
     pixels = np.zeros((4, 3, 1, 1), np.uint8)
     pixels[np.arange(4), [1, 2, 1, 0]] = 255  # the judge returns the brightest channel
     images = LabelledImages(pixels, np.array([1, 2, 0, 1]))
-    write_made_split(tmp_path, "train", images, recipe={}, n_classes=3, start_rows=np.array([4, 4, 7, 7]))
+    write_generated_split(tmp_path, "train", images, recipe={}, n_classes=3, start_rows=np.array([4, 4, 7, 7]))
     starts = SimpleNamespace(indices=np.array([4, 7]), labels=np.array([0, 1]))
     fractions = make_images.judge_labels(tmp_path, starts, lambda batch: batch.mean(dim=(2, 3)))
     assert fractions == pytest.approx((2 / 3, 1 / 3))

@@ -105,12 +105,12 @@ def test_loop_and_reference_engine_give_equal_accuracies(subject, robust201, mon
     loop_command = Loop("channels_last", 3).command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
     monkeypatch.setattr(sys, "argv", loop_command[2:])
     plain_loop.main()
-    accuracies = Loop("channels_last", 3).read(tmp_path, capsys.readouterr().out)
+    accuracies = Loop("channels_last", 3).read_accuracies(tmp_path, capsys.readouterr().out)
     sweep = Sweep(engine="reference")
     command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, with_attacks=True)
     assert command[1:3] == ["-m", "robust201"]
     assert robust201(*command[3:]).code == 0
-    sweep_accuracies = sweep.read(tmp_path, "")
+    sweep_accuracies = sweep.read_accuracies(tmp_path, "")
     assert {key: list(by_strength) for key, by_strength in accuracies.items()} == {
         key: list(by_strength) for key, by_strength in sweep_accuracies.items()
     }

@@ -72,13 +72,13 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     assert robust201("verify", tmp_path / "results").code == 0
     result = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--outcomes", "bits")
     assert result.code == 0, result.err
-    result = robust201("export", tmp_path / "results", "--out", tmp_path / "both", "--parquet")
+    result = robust201("export", tmp_path / "results", "--out", tmp_path / "json-and-parquet", "--parquet")
     assert result.code == 0, result.err
     (protocol, _) = json.loads((tmp_path / "out" / "sweep.json").read_text())["sweep"]["protocols"]
     assert protocol["dataset_fields"]["resize"] == {"shorter_side": 18, "resampling": "bicubic"}
-    data = Dataset(tmp_path / "both")
-    assert 0 <= data.accuracy("colour", "mine", "fgsm", 8.0) <= 1
-    (file,) = (tmp_path / "both" / "parquet").rglob("key=clean/*.parquet")
+    dataset = Dataset(tmp_path / "json-and-parquet")
+    assert 0 <= dataset.accuracy("colour", "mine", "fgsm", 8.0) <= 1
+    (file,) = (tmp_path / "json-and-parquet" / "parquet").rglob("key=clean/*.parquet")
     table = pq.read_table(file)
     assert str(table.schema.field("predictions").type) == "list<element: uint16>"
     assert "cm" not in table.column_names
@@ -86,7 +86,7 @@ def test_sweep_on_class_folders_with_many_classes_can_be_exported_and_resumed(
     predicted = table["predictions"].to_pylist()[0]
     assert len(predicted) == 18
     assert max(predicted) < N_CLASSES
-    assert robust201("verify", tmp_path / "both").code == 0
+    assert robust201("verify", tmp_path / "json-and-parquet").code == 0
     assert robust201("merge", tmp_path / "results", "--compact").code == 0
     rerun = robust201("run", "--allow-code", sweep)
     assert (rerun.code, "Nothing to compute" in rerun.err or "Computed 0" in rerun.err) == (0, True), rerun.err

@@ -41,7 +41,7 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(monkeypatch, make_sw
     assert not check.ok
     assert "wrong gradients" in check.fix
     sweep = write_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"})
-    assert "wrong gradients in bfloat16. Set `precision` to fp32" in robust201("run", sweep).error_line(2)
+    assert "wrong gradients in bfloat16. Set `precision` to fp32" in robust201("run", sweep).error_line(exit_code=2)
 
 
 @pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])

@@ -42,8 +42,8 @@ class Part(NamedTuple):
         return {"part": self.label}
 
 
-class Numbers(Work):
-    """Work with three parts; after each of them, another part can begin, which depends on it."""
+class NumberedWork(Work):
+    """Work with three parts and three further parts, each of which can begin after one of the first three."""
 
     precision = "fp32"
 
@@ -78,34 +78,34 @@ class NumberWorker:
 
 
 def test_dependent_parts_are_computed_and_notices_are_shown_once(tmp_path):
-    lines, work = [], Numbers(tmp_path, lambda _part, _should_stop: None)
+    lines, work = [], NumberedWork(tmp_path, lambda _part, _should_stop: None)
     tally = run_work(work, lines.append)
     assert (sorted(work.finished), tally.is_complete) == ([0, 1, 2, 10, 11, 12], True)
     assert lines == ["warning: be careful"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_first_signal_asks_the_part_in_progress_to_stop(tmp_path, number):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_first_signal_asks_the_part_in_progress_to_stop(tmp_path, signum):
     def compute(part, should_stop):
         assert not should_stop()
-        signal.raise_signal(number)
+        signal.raise_signal(signum)
         assert should_stop()
 
-    handler_before = signal.getsignal(number)
-    tally = run_work(Numbers(tmp_path, compute), lambda _line: None)
-    assert (tally.n_parts, tally.is_drained, tally.is_out_of_time) == (1, True, number == signal.SIGUSR1)
-    assert signal.getsignal(number) == handler_before
+    handler_before = signal.getsignal(signum)
+    tally = run_work(NumberedWork(tmp_path, compute), lambda _line: None)
+    assert (tally.n_parts, tally.is_drained, tally.is_out_of_time) == (1, True, signum == signal.SIGUSR1)
+    assert signal.getsignal(signum) == handler_before
 
 
-@pytest.mark.parametrize(("second", "repeat_seconds"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 60.0)])
-def test_second_signal_ends_the_run(tmp_path, monkeypatch, second, repeat_seconds):
+@pytest.mark.parametrize(("second_signal", "repeat_seconds"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 60.0)])
+def test_second_signal_ends_the_run(tmp_path, monkeypatch, second_signal, repeat_seconds):
     def compute(part, should_stop):
         signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(second)
+        signal.raise_signal(second_signal)
 
     monkeypatch.setattr(driver, "REPEAT_SECONDS", repeat_seconds)
     with pytest.raises(SignalInterrupt):
-        run_work(Numbers(tmp_path, compute), lambda _line: None)
+        run_work(NumberedWork(tmp_path, compute), lambda _line: None)
 
 
 def test_signal_that_arrives_directly_and_from_the_guard_counts_once(tmp_path):
@@ -113,7 +113,7 @@ def test_signal_that_arrives_directly_and_from_the_guard_counts_once(tmp_path):
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
 
-    tally = run_work(Numbers(tmp_path, compute), lambda _line: None)
+    tally = run_work(NumberedWork(tmp_path, compute), lambda _line: None)
     assert (tally.n_parts, tally.is_drained) == (1, True)
 
 
@@ -122,7 +122,7 @@ def test_part_that_does_not_end_in_time_is_abandoned(tmp_path):
         signal.raise_signal(signal.SIGTERM)
         time.sleep(60)
 
-    tally = run_work(Numbers(tmp_path, compute, drain_seconds=0.05), lambda _line: None)
+    tally = run_work(NumberedWork(tmp_path, compute, drain_seconds=0.05), lambda _line: None)
     assert (tally.n_parts, tally.n_abandoned, tally.is_drained) == (0, 1, True)
 
 
@@ -168,21 +168,21 @@ def test_heartbeats_cover_only_calls_to_ray_and_output_of_ray_is_hidden(tmp_path
         def wait(self, _seconds):
             log.append("ray")
             print("a message of Ray")
-            return [cluster.Finished(self.part, Outcome(self.part.label))]
+            return [cluster.FinishedPart(self.part, Outcome(self.part.label))]
 
         close = __init__
 
-    work = Numbers(tmp_path, None)
+    work = NumberedWork(tmp_path, None)
     monkeypatch.setattr(work, "finish", lambda *_arguments: log.append("finish") or [])
     monkeypatch.setattr(cluster, "Cluster", FakeCluster)
     attachment = Attachment(tmp_path, lambda message: log.append(message.decode()))
     run = Run(work, PartQueue(work.parts, 1), lambda _line: None, lambda *_progress: None)
     with Events(tmp_path, "driver") as events:
         RayExecution(run, events, Drain(), attachment).compute()
-    states = {entry: set() for entry in log}
-    state = None
+    last_messages = {entry: set() for entry in log}
+    message = None
     for entry in log:
-        states[entry].add(state)
-        state = entry if entry in {"b", "e"} else state  # heartbeat, end
-    assert (states["ray"], states["finish"], state) == ({"b"}, {"e"}, "e")
+        last_messages[entry].add(message)
+        message = entry if entry in {"b", "e"} else message  # heartbeat, end
+    assert (last_messages["ray"], last_messages["finish"], message) == ({"b"}, {"e"}, "e")
     assert capsys.readouterr().out == ""

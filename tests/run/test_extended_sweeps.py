@@ -1,4 +1,4 @@
-"""Sweeps beyond the paper: measures, several weights per network, zoo networks and custom datasets."""
+"""Sweeps beyond the paper: measures, several weights per architecture, zoo networks and custom datasets."""
 
 import copy
 import json
@@ -28,15 +28,15 @@ RANDOM_WEIGHTS = {"random": {"seeds": [0, 1]}}
 
 
 def run(config: SweepConfig) -> tuple[int, SweepWork]:
-    """Run a sweep to its end; return the number of computed evaluations, and a copy of the work before the run."""
-    works: list[SweepWork] = []
-    tally = run_sweep(config, on_start=lambda work: works.append(copy.copy(work)))
+    """Run a sweep to its end; return the number of computed evaluations, and the work as planned before the run."""
+    planned_works: list[SweepWork] = []
+    tally = run_sweep(config, on_start=lambda work: planned_works.append(copy.copy(work)))
     assert tally.is_complete, [failure.failure for failure in tally.failures]
-    return tally.n_done - tally.n_done_before, works[0]
+    return tally.n_done - tally.n_done_before, planned_works[0]
 
 
 def read_columns(results: Path) -> dict[tuple[str, int | str, str], UnitRows]:
-    """Return the columns of each unit by strength, by (key, architecture, weights)."""
+    """Return the results as {(key, architecture, weights): {strength: columns}}."""
     return {(unit.key, unit.architecture, unit.weights): rows for unit, rows in read_rows(results)}
 
 
@@ -114,39 +114,39 @@ def store_with_two_recipes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_sweep_evaluates_several_weights_per_network(make_sweep, store_with_two_recipes, robust201, tmp_path):
-    def sweep(**selection: object) -> SweepConfig:
+def test_sweep_evaluates_all_selected_weights(make_sweep, store_with_two_recipes, robust201, tmp_path):
+    def select(**selection: object) -> SweepConfig:
         return make_sweep(
             checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=JACOBIAN_KEYS
         )
 
-    config = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
+    config = select(recipe="pgd7", epochs=[1], seeds=[0, 1])
     n_computed, _ = run(config)
     weights_names = weights_of(config.results)
     assert len(weights_names) == 2
     assert all("pgd7" in name for name in weights_names)
     assert n_computed == 2 * 2 * 4
     # Selecting more weights computes only the new evaluations.
-    n_computed, work = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
+    n_computed, work = run(select(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
     assert (work.n_done, n_computed) == (16, 16)
-    n_computed, work = run(sweep(recipe=["", "pgd7"]))
+    n_computed, work = run(select(recipe=["", "pgd7"]))
     assert (work.n_done, n_computed) == (32, 32)
     assert len(set(read_squared_norms(config.results).values())) == 16
     assert len(weights_of(config.results)) == 8
     assert robust201("status", config.results).code == 0
-    single, every = tmp_path / "single", tmp_path / "every"
-    assert min(weights_names) in robust201("export", config.results, "--out", single).error_line(2)
-    assert robust201("export", config.results, "--out", single, "--weights-name", min(weights_names)).code == 0
-    assert robust201("export", config.results, "--out", every, "--no-json", "--parquet").code == 0
-    for out in (single, every):
+    single_export, full_export = tmp_path / "single", tmp_path / "full"
+    assert min(weights_names) in robust201("export", config.results, "--out", single_export).error_line(exit_code=2)
+    assert robust201("export", config.results, "--out", single_export, "--weights-name", min(weights_names)).code == 0
+    assert robust201("export", config.results, "--out", full_export, "--no-json", "--parquet").code == 0
+    for out in (single_export, full_export):
         assert robust201("verify", config.results, "--export", out).code == 0
         comparison = json.loads(robust201("verify", config.results, "--against", out, "--json").out)
         assert comparison["max_difference"] == 0
-    table = pq.read_table(every / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    table = pq.read_table(full_export / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert set(table["weights"].to_pylist()) == weights_of(config.results)
-    content = json.loads((single / "digits/jacobian_squared_norm.json").read_text())["digits"]["jacobian"]
-    is_chosen = pc.equal(table["weights"].cast("string"), min(weights_names))
-    assert [*content["squared_norm"].values()] == table.filter(is_chosen)["squared_norm"].to_pylist()
+    content = json.loads((single_export / "digits/jacobian_squared_norm.json").read_text())["digits"]["jacobian"]
+    is_selected = pc.equal(table["weights"].cast("string"), min(weights_names))
+    assert [*content["squared_norm"].values()] == table.filter(is_selected)["squared_norm"].to_pylist()
 
 
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep, store_with_two_recipes):
@@ -167,7 +167,7 @@ def test_run_rejects_missing_combination_of_weights(
     write_sweep, robust201, store_with_two_recipes, tmp_path, selection
 ):
     weights = {"path": str(store_with_two_recipes), "recipe": "pgd7"} | selection
-    error_line = robust201("run", write_sweep(checkpoints=None, weights=weights, keys=CLEAN)).error_line(2)
+    error_line = robust201("run", write_sweep(checkpoints=None, weights=weights, keys=CLEAN)).error_line(exit_code=2)
     ((_, missing),) = selection.values()
     assert str(missing) in error_line
     assert not (tmp_path / "results").exists()

@@ -107,12 +107,12 @@ class RecordingModel:
 
 
 @pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce", "aa_square"])
-def test_counter_random_numbers_match_cpu(device, key):
+def test_random_numbers_match_cpu(device, key):
     """The logits are constant, so no attack succeeds, and the model receives all starting points and proposals."""
     images_by_device = []
     image_set = tiny_images(8, labels=[0] * 8)
-    attack_length = {"queries": 50} if key == "aa_square" else {"steps": 3}
-    parameters = TASKS[key].parameters(epsilons=("1/255", "8/255"), **attack_length)
+    iterations = {"queries": 50} if key == "aa_square" else {"steps": 3}
+    parameters = TASKS[key].parameters(epsilons=("1/255", "8/255"), **iterations)
     for target in (torch.device("cpu"), device):
         model = RecordingModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
         images, labels = move_to(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
@@ -161,22 +161,22 @@ def test_tf32_is_disabled(device):
 @pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
 def test_cuda_graphs_do_not_change_results(device, spec, inference):
-    without_graphs = compile_on(device, spec)
-    without_graphs.batch_sizes = BatchSizes(Maxima(1024, 512), is_padded=True)
-    with_graphs = GraphedModel(without_graphs, GraphCapture(device))
+    plain_model = compile_on(device, spec)
+    plain_model.batch_sizes = BatchSizes(Maxima(1024, 512), is_padded=True)
+    graphed_model = GraphedModel(plain_model, GraphCapture(device))
     results = []
     for n_images in (1, 200, 256, 300, 1500, 7, 256):
         pixels, labels = move_to(device, *images_of(32, n_images=n_images))
         labels = labels % N_CLASSES
         with torch.inference_mode(inference):
-            expected = (without_graphs.logits(pixels), *without_graphs.loss_and_gradient(pixels, labels))
-            result = (with_graphs.logits(pixels), *with_graphs.loss_and_gradient(pixels, labels))
+            expected = (plain_model.logits(pixels), *plain_model.loss_and_gradient(pixels, labels))
+            result = (graphed_model.logits(pixels), *graphed_model.loss_and_gradient(pixels, labels))
         results.append((result, expected))
     for result, expected in results:
         for actual, reference in zip(result, expected, strict=True):
             assert torch.equal(actual, reference)
-    with_graphs.release()
-    assert torch.equal(with_graphs.logits(pixels), without_graphs.logits(pixels))
+    graphed_model.release()
+    assert torch.equal(graphed_model.logits(pixels), plain_model.logits(pixels))
 
 
 def test_released_graphs_free_their_memory(device):

@@ -13,7 +13,7 @@ from robust201.run import guard as guard_module
 from robust201.run.guard import guard, kill_session
 
 ATTACH = "import os, signal, subprocess, sys, time; from robust201.run.guard import attach; a = attach(); "
-HELPER = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']); "
+START_PROCESS = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']); "
 
 
 def run_child(code):
@@ -34,10 +34,10 @@ def test_guard_returns_the_exit_code_of_its_child(handlers, code, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)", "os.abort()"])
-def test_lost_child_gives_one_line_and_leaves_no_process(handlers, end, capfd):
+@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)", "os.abort()"])
+def test_lost_child_gives_one_line_and_leaves_no_process(handlers, ending, capfd):
     pids_before = {process.pid for process in psutil.process_iter()}
-    assert run_child(HELPER + "a.beat(); " + end) == 3
+    assert run_child(START_PROCESS + "a.beat(); " + ending) == 3
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert "Ray" in line
@@ -49,7 +49,7 @@ def test_child_without_heartbeats_is_killed(handlers, monkeypatch):
     start = time.monotonic()
     assert run_child("a.beat(); time.sleep(300)") == 3
     assert time.monotonic() - start < 30
-    assert run_child("a.beat(); a.end(); time.sleep(1.5)") == 0  # without Ray, it may be silent
+    assert run_child("a.beat(); a.end(); time.sleep(1.5)") == 0  # outside calls to Ray, it needs no heartbeats
 
 
 def test_stderr_of_libraries_is_hidden_and_output_of_the_run_is_shown(capfd):
@@ -72,7 +72,7 @@ def test_signals_reach_the_child():
 
 
 def test_session_ends_if_the_guard_is_killed():
-    code = ATTACH + HELPER + "print(os.getpid(), a.folder, flush=True); time.sleep(300)"
+    code = ATTACH + START_PROCESS + "print(os.getpid(), a.folder, flush=True); time.sleep(300)"
     process = start_guard(code)
     leader, folder = process.stdout.readline().split()
     process.kill()

@@ -28,21 +28,21 @@ OPTIONS = {"images": {"count": 20, "seed": 0}, "execution": {"device": "cpu", "g
 def variants(make_sweep):
     """Return (sweep, filters) pairs that differ in strengths, measurements and selection."""
     config = make_sweep(keys=KEYS, **OPTIONS)
-    fewer = KEYS | {"fgsm": {"epsilons": ["2/255"]}, "brightness": {"severities": [5]}}
-    more = KEYS | {"fgsm": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}}
+    fewer_strengths = KEYS | {"fgsm": {"epsilons": ["2/255"]}, "brightness": {"severities": [5]}}
+    more_strengths = KEYS | {"fgsm": {"epsilons": ["1/255", "2/255", "4/255", "8/255"]}}
     return [
         (config, Filters()),
         (config, Filters(keys=("fgsm",))),
         (config, Filters(architectures=(21,))),
-        (make_sweep(keys=fewer, **OPTIONS), Filters()),
-        (make_sweep(keys=more, **OPTIONS), Filters(keys=("fgsm", "clean"))),
+        (make_sweep(keys=fewer_strengths, **OPTIONS), Filters()),
+        (make_sweep(keys=more_strengths, **OPTIONS), Filters(keys=("fgsm", "clean"))),
         (make_sweep(keys=KEYS, measurements=["accuracy", "cm"], **OPTIONS), Filters()),
         (make_sweep(keys=KEYS, measurements=["accuracy", "cm", "distances"], **OPTIONS), Filters(keys=("aa_square",))),
     ]
 
 
 def run_with_workers(config, filters, rng, monkeypatch):
-    """Compute random missing parts with workers, in random order; workers may be killed before they store one."""
+    """Compute random missing parts with workers, in random order; workers may be killed before they store a part."""
     write = ResultsFolder.write
 
     def write_or_die(folder, name, content):
@@ -91,7 +91,7 @@ def expected(tiny_weights, tmp_path_factory):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_history_gives_the_same_evaluations_and_bytes(make_sweep, tmp_path, monkeypatch, expected, seed):
-    rng, complete, results = random.Random(seed), make_sweep(keys=KEYS, **OPTIONS), tmp_path / "other"
+    rng, full_config, results = random.Random(seed), make_sweep(keys=KEYS, **OPTIONS), tmp_path / "other"
     for variant, filters in rng.sample(variants(make_sweep), 3):
         config = variant.model_copy(update={"results": results})
         if rng.random() < 0.5:
@@ -100,4 +100,4 @@ def test_any_history_gives_the_same_evaluations_and_bytes(make_sweep, tmp_path, 
             with contextlib.suppress(KilledError):
                 run_inline(config, filters, killed_after=rng.randrange(1, 25))
         pack(ResultsFolder.open(results), grace_seconds=0.0)
-    assert finish(complete.model_copy(update={"results": results}), tmp_path / "export") == expected
+    assert finish(full_config.model_copy(update={"results": results}), tmp_path / "export") == expected

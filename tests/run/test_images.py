@@ -1,4 +1,4 @@
-"""Parts that generate corrupted images: only those required, and with the planned libraries."""
+"""Parts that generate corrupted images generate only required images, and need the planned versions of libraries."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -77,10 +77,10 @@ def test_worker_generates_absent_images_and_finished_sweep_needs_none(config, tm
 def test_workers_that_generate_the_same_images_leave_one_file(config):
     run_inline(config, Filters(keys=("clean",)))
     part = ImagePart("digits", "fog", 5)
-    image_sets = [open_images(config) for _ in range(4)]
+    corrupted_images = [open_images(config) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda image_set: image_set.make(part), image_sets))
-    assert sorted(path.name for path in image_sets[0].path(part).parent.iterdir()) == ["5.npy", "5.sha256"]
+        list(pool.map(lambda images: images.make(part), corrupted_images))
+    assert sorted(path.name for path in corrupted_images[0].path(part).parent.iterdir()) == ["5.npy", "5.sha256"]
     assert run_inline(config).is_complete
 
 
@@ -128,7 +128,7 @@ def test_interrupted_images_are_generated_again(config, monkeypatch):
     assert run_inline(config).is_complete
 
 
-def test_worker_with_other_library_versions_is_rejected(config, monkeypatch):
+def test_worker_with_other_library_versions_generates_no_images(config, monkeypatch):
     with prepare_run(config, Filters(keys=("fog",)), lambda _line: None) as work, monkeypatch.context() as patch:
         patch.setattr(images_module, "library_versions", lambda: {"numpy": "0.1"})
         worker = work.start_worker()

@@ -1,4 +1,4 @@
-"""Runs in this process: the device, the lock, units of another plan, old events, and weights that are absent."""
+"""Runs in this process: the device, the lock, units of another plan, old events, and absent weights."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def sweep(make_sweep):
     return make
 
 
-def test_another_device_is_rejected(sweep):
+def test_results_folder_of_another_device_is_rejected(sweep):
     config = sweep("results")
     ResultsFolder.create(config.results, SliceFormat(1.0, 8, is_cpu=False))
     with pytest.raises(InputError, match="device"):
@@ -50,19 +50,19 @@ def test_another_device_is_rejected(sweep):
 
 def test_device_auto_is_chosen_by_the_first_run_and_kept_for_the_folder(sweep, monkeypatch):
     config = sweep("results", execution=ExecutionSection(device="auto"))
-    clean = Filters(keys=("clean",))
+    clean_only = Filters(keys=("clean",))
     monkeypatch.setattr(device, "choose_device", lambda *_settings: torch.device("cpu"))
-    assert run_inline(config, clean).is_complete
+    assert run_inline(config, clean_only).is_complete
     assert open_results(config.results)[0].config.execution.device == "cpu"
     monkeypatch.setattr(device, "choose_device", lambda *_settings: torch.device("cuda"))
     with pytest.raises(InputError, match=r"expected execution\.device cpu"):
-        run_inline(config, clean)
+        run_inline(config, clean_only)
 
 
 @pytest.mark.parametrize("command", [("plan", "--save"), ("submit", "slurm"), ("submit", "ray")], ids=" ".join)
-def test_device_of_other_machines_must_be_set(robust201, write_sweep, tmp_path, command):
+def test_commands_for_other_machines_need_an_explicit_device(robust201, write_sweep, tmp_path, command):
     path = write_sweep(execution={"device": "auto"})
-    assert "execution.device" in robust201(*command, path).error_line(2)
+    assert "execution.device" in robust201(*command, path).error_line(exit_code=2)
     assert not (tmp_path / "results").exists()
 
 
@@ -87,13 +87,13 @@ def test_lock_of_a_successor_is_not_renewed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("holder", "age"),
+    ("holder", "age_seconds"),
     [({"host": socket.gethostname(), "pid": 99_999_999}, 0), ({"host": "elsewhere", "pid": 1}, STALE_SECONDS + 60)],
 )
-def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age):
+def test_lock_of_an_ended_or_silent_holder_is_taken_over(tmp_path, holder, age_seconds):
     path = tmp_path / LOCK_FILE
     path.write_text(json.dumps(holder))
-    os.utime(path, (time.time() - age,) * 2)
+    os.utime(path, (time.time() - age_seconds,) * 2)
     with hold_lock(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
@@ -139,6 +139,6 @@ def test_filtered_run_without_the_weights_of_other_networks_keeps_their_results(
     )
     run_inline(config, Filters(architectures=(21,)))
     assert read_state(config.results).n_done == 2
-    changed = config.model_copy(update={"checkpoints": config.checkpoints.model_copy(update={"epochs": 1})})
-    run_inline(changed, Filters(architectures=(21,)))  # `epochs` may select other weights for #0
+    changed_config = config.model_copy(update={"checkpoints": config.checkpoints.model_copy(update={"epochs": 1})})
+    run_inline(changed_config, Filters(architectures=(21,)))  # `epochs` may select other weights for #0
     assert read_state(config.results).n_done == 1

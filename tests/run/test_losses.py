@@ -10,7 +10,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 
 from robust201.core.errors import LockHeldError
 from robust201.run import cluster, executor_ray
-from robust201.run.cluster import Finished, Lost
+from robust201.run.cluster import FinishedPart, LostWorker
 from robust201.run.guard import Attachment
 from robust201.run.lock import hold_lock
 from robust201.run.status import read_status
@@ -68,8 +68,8 @@ class UnreliableCluster:
             outcome = self._worker.compute(self._parts[0], lambda: False)
             self._counts[self._parts[0].id] += 1
         if event == "works":
-            return [Finished(self._parts.popleft(), outcome)]
-        lost = Lost([*self._parts], preempted=self._rng.random() < 0.8, reason=event)
+            return [FinishedPart(self._parts.popleft(), outcome)]
+        lost = LostWorker([*self._parts], preempted=self._rng.random() < 0.8, reason=event)
         self._parts.clear()
         self._worker = self._start()
         return [lost]
@@ -105,9 +105,9 @@ class FatalCluster(UnreliableCluster):
     def wait(self, _seconds):
         parts = [*self._parts]
         if parts[0].id[0] == "images" or parts[0].unit.key != "fgsm":
-            return [Finished(self._parts.popleft(), self._worker.compute(parts[0], lambda: False))]
+            return [FinishedPart(self._parts.popleft(), self._worker.compute(parts[0], lambda: False))]
         self._parts.clear()
-        return [Lost(parts, preempted=False, reason="killed")]
+        return [LostWorker(parts, preempted=False, reason="killed")]
 
 
 def test_parts_that_kill_their_workers_are_reported_and_the_others_computed(config, tmp_path, monkeypatch):

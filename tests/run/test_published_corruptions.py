@@ -82,7 +82,7 @@ def test_unfiltered_run_requires_all_published_images(config, requests, tmp_path
 
 
 @pytest.mark.usefixtures("requests")
-def test_share_rejects_images_that_the_plan_lacks(config):
+def test_share_rejects_keys_whose_images_are_not_in_the_saved_plan(config):
     with prepare_run(config, Filters(keys=("clean",)), lambda _line: None):
         pass
     tree_before = read_tree(config.results)

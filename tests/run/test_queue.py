@@ -42,7 +42,7 @@ def test_only_the_first_part_of_a_dead_worker_is_blamed():
     parts = [queue.take(), queue.take()]
     assert queue.lose(parts, reason="killed", preempted=False) is None
     retried = [queue.take("a"), queue.take("a")]
-    assert [part.label for part in retried] == ["a1", "a0"]  # the suspect comes later
+    assert [part.label for part in retried] == ["a1", "a0"]  # the blamed part comes last
     assert queue.lose([retried[1]], reason="killed", preempted=False) == parts[0]
     assert queue.lose([retried[0]], reason="killed", preempted=False) is None
 
@@ -79,7 +79,7 @@ def test_many_deaths_without_a_result_end_the_run():
 @pytest.mark.parametrize("seed", range(5))
 def test_every_part_is_computed_or_reported(seed):
     rng, parts = random.Random(seed), make_parts(4, 6)
-    deadly = set(rng.sample(parts, 3))
+    deadly_parts = set(rng.sample(parts, 3))
     queue, workers = PartQueue(parts, 3), [("", []) for _ in range(3)]
     done, failed = [], []
     while not queue.is_empty or any(calls for _, calls in workers):
@@ -87,7 +87,7 @@ def test_every_part_is_computed_or_reported(seed):
         network, calls = workers[index]
         while len(calls) < 2 and (part := queue.take(network)) is not None:
             network, calls = part.network, [*calls, part]
-        if calls and calls[0] in deadly:
+        if calls and calls[0] in deadly_parts:
             failure = queue.lose(calls, reason="killed", preempted=False)
             failed += [failure] if failure else []
             calls = []
@@ -98,5 +98,5 @@ def test_every_part_is_computed_or_reported(seed):
             done.append(calls.pop(0))
             queue.succeed()
         workers[index] = network, calls
-    assert sorted(done) == sorted(set(parts) - deadly)
-    assert set(failed) == deadly
+    assert sorted(done) == sorted(set(parts) - deadly_parts)
+    assert set(failed) == deadly_parts

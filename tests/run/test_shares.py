@@ -35,10 +35,10 @@ def test_invalid_share_is_rejected(text):
 def test_shares_divide_the_parts(config):
     save_plan(config)
     plan, folder = open_results(config.results)
-    works = [
+    share_works = [
         SweepWork(folder, plan, compare(plan, folder.list(), folder.read_tuple), Share(index, 3)) for index in (1, 2, 3)
     ]
-    parts = [list(work.parts) for work in works]
+    parts = [list(work.parts) for work in share_works]
     ids = [part.id for parts_of_share in parts for part in parts_of_share]
     state = compare(plan, folder.list(), folder.read_tuple)
     assert len(ids) == len(set(ids)) == state.n_missing_parts + 2  # two parts generate the images of brightness
@@ -50,21 +50,21 @@ def test_shares_divide_the_parts(config):
 
 
 def test_shares_export_the_bytes_of_one_run(config, tmp_path, monkeypatch):
-    whole = config.model_copy(update={"results": tmp_path / "whole"})
-    run_inline(whole)
+    whole_config = config.model_copy(update={"results": tmp_path / "whole"})
+    run_inline(whole_config)
     save_plan(config)
-    monkeypatch.setattr(inputs, "load_images", None)  # shares read no inputs
+    monkeypatch.setattr(inputs, "load_images", None)  # shares do not read the datasets
     for index in (2, 1, 3):
         tally = run_share(config, Share(index, 3))
         assert (tally.is_complete, tally.failures) == (True, [])
         assert run_share(config, Share(index, 3)).n_parts == 0
-    assert export_bytes(config, tmp_path / "shares") == export_bytes(whole, tmp_path / "single")
+    assert export_bytes(config, tmp_path / "shares") == export_bytes(whole_config, tmp_path / "single")
 
 
 def test_share_accepts_a_filtered_plan_and_another_execution_section(config):
     save_plan(config, Filters(keys=("fgsm",)))
-    faster = config.model_copy(update={"execution": config.execution.model_copy(update={"micro_batch": 64})})
-    tally = run_share(faster, Share(1, 1), Filters(keys=("fgsm",)))
+    changed_config = config.model_copy(update={"execution": config.execution.model_copy(update={"micro_batch": 64})})
+    tally = run_share(changed_config, Share(1, 1), Filters(keys=("fgsm",)))
     assert (tally.n_planned, tally.n_done) == (4, 4)
 
 
@@ -86,8 +86,8 @@ def test_result_fields_have_the_reference_batch_size_but_no_paths_of_weights(mak
     weights = [
         [{"path": folder, "recipe": "std"}, {"files": {"0": f"{folder}/0", "21": f"{folder}/21"}}] for folder in "ab"
     ]
-    for section, moved in zip(*weights, strict=True):
-        assert fields_with(checkpoints=None, weights=section) == fields_with(checkpoints=None, weights=moved)
+    for section, moved_section in zip(*weights, strict=True):
+        assert fields_with(checkpoints=None, weights=section) == fields_with(checkpoints=None, weights=moved_section)
 
 
 def test_share_without_a_plan_and_share_of_another_sweep_are_rejected(config, make_sweep):
@@ -95,19 +95,19 @@ def test_share_without_a_plan_and_share_of_another_sweep_are_rejected(config, ma
         run_share(config, Share(1, 2))
     assert not config.results.exists()
     save_plan(config)
-    changed = make_sweep(keys=KEYS | {"fgsm": {"epsilons": ["2/255"]}}, **OPTIONS)
+    changed_config = make_sweep(keys=KEYS | {"fgsm": {"epsilons": ["2/255"]}}, **OPTIONS)
     with pytest.raises(ConfigError, match=r"keys\.fgsm\.epsilons"):
-        run_share(changed.model_copy(update={"results": config.results}), Share(1, 2))
+        run_share(changed_config.model_copy(update={"results": config.results}), Share(1, 2))
 
 
 def test_signal_drains_a_share(config):
     save_plan(config)
-    lines = []
+    messages = []
 
     def interrupt(tally, _seconds_left):
         if tally.n_parts == 3:
             signal.raise_signal(signal.SIGUSR1)
 
-    tally = run_share(config, Share(1, 1), say=lines.append, on_progress=interrupt)
+    tally = run_share(config, Share(1, 1), say=messages.append, on_progress=interrupt)
     assert (tally.n_parts, tally.is_drained, tally.is_out_of_time) == (3, True, True)
     assert run_share(config, Share(1, 1)).is_complete

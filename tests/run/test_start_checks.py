@@ -101,13 +101,13 @@ def test_wrong_weights_of_user_network_are_reported_by_workers(robust201, write_
 def test_filtered_run_needs_only_the_weights_of_its_networks(robust201, write_sweep, tiny_weights, tmp_path, field):
     sources = {"weights": None, "checkpoints": None} | {field: {"path": str(tiny_weights)}}
     sweep = write_sweep(architectures=[0, 9, 21], keys={"clean": {}}, **sources)
-    assert "#9" in robust201("run", sweep).error_line(2)
+    assert "#9" in robust201("run", sweep).error_line(exit_code=2)
     assert not (tmp_path / "results").exists()
     selection = ("--architectures", "0,21")
     assert robust201("run", sweep, *selection).code == 0
     tree_before = read_tree(tmp_path / "results")
     for options in ((), ("--share", "1/1")):
-        assert "#9" in robust201("run", sweep, *options).error_line(2)
+        assert "#9" in robust201("run", sweep, *options).error_line(exit_code=2)
     assert read_tree(tmp_path / "results") == tree_before
     assert robust201("run", sweep, *selection, "--share", "1/1").code == 0
     summary = json.loads(robust201("plan", sweep, "--json").out)
@@ -115,6 +115,6 @@ def test_filtered_run_needs_only_the_weights_of_its_networks(robust201, write_sw
     assert json.loads(robust201("status", sweep, "--json").out)["complete"] is False
     export = ("export", tmp_path / "results", "--out", tmp_path / "dataset")
     assert robust201(*export).code == 3
-    partial = robust201(*export, "--partial")
-    assert (partial.code, partial.err) == (3, "missing: 1 evaluation of digits clean\n")
+    partial_result = robust201(*export, "--partial")
+    assert (partial_result.code, partial_result.err) == (3, "missing: 1 evaluation of digits clean\n")
     assert robust201("verify", tmp_path / "results", "--export", tmp_path / "dataset").code == 3

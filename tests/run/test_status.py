@@ -63,16 +63,16 @@ def test_status_lists_running_and_silent_workers(config, role):
 def test_run_that_was_killed_on_this_machine_is_not_running(config):
     """A run that was killed on another machine counts as running until it has been silent for a while."""
     run_inline(config, Filters(keys=("clean",)))
-    with subprocess.Popen(["true"]) as killed:
+    with subprocess.Popen(["true"]) as killed_process:
         pass
     for host, n_runs in ((socket.gethostname(), 0), ("elsewhere-2", 1)):
-        path = config.results / "events" / f"driver-{host}-{killed.pid}-{n_runs}123abcd-01234f.jsonl"
+        path = config.results / "events" / f"driver-{host}-{killed_process.pid}-{n_runs}123abcd-01234f.jsonl"
         path.write_text(json.dumps({"time": 0, "event": "started"}) + "\n")
         status = read_status(config.results)
         assert (status.running, status.n_runs, status.silent) == (n_runs > 0, n_runs, [])
 
 
-def test_wrong_clock_of_a_worker_does_not_change_ages(config):
+def test_wrong_clock_of_a_worker_does_not_change_the_seconds_of_its_part(config):
     run_inline(config, Filters(keys=("clean",)))
     events = Events(config.results, "worker")
     with events.path.open("a") as stream:
@@ -109,7 +109,7 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
     assert [key.n_missing_parts > 0 for key in read_state(config.results).keys] == [True, True, False]
     run_inline(config, Filters(keys=("clean",)))
     (events,) = [path for path in (config.results / "events").glob("worker-*") if '"failed"' in path.read_text()]
-    events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # as in a long file, whose head is not read
+    events.write_text(json.dumps({"time": 0, "event": "ended"}) + "\n")  # as if only the end of a long file was read
     failures = read_status(config.results).failures
     assert {failure.failure for failure in failures} == {"RuntimeError: no such luck"}
     assert len(failures) == read_state(config.results).keys[1].n_missing_parts
@@ -117,7 +117,7 @@ def test_failures_are_listed_until_their_part_is_stored(config, monkeypatch):
     assert read_status(config.results).failures == []
 
 
-def test_unwritable_failure_is_an_error_only_for_unstable_networks(tmp_path):
+def test_failure_that_cannot_be_written_is_an_error_only_for_unstable_networks(tmp_path):
     with Events(tmp_path, "worker") as events:
         (tmp_path / "events/failures").touch()  # not a folder
         events.write("failed", failure="any other")

@@ -75,8 +75,8 @@ def test_snapshots_are_stored_once(tmp_path):
     assert (tally.is_complete, tally.n_planned, tally.n_done_before, tally.failures) == (True, 2, 0, [])
     records = records_by_recipe_and_step(config)
     assert sorted(records) == [("plain", step) for step in STEPS]
-    lengths = [(records["plain", step].epochs, records["plain", step].steps) for step in STEPS]
-    assert lengths == [(0, 2), (1, None), (2, None)]
+    epochs_and_steps = [(records["plain", step].epochs, records["plain", step].steps) for step in STEPS]
+    assert epochs_and_steps == [(0, 2), (1, None), (2, None)]
     assert all(0 <= record.recorded_accuracy <= 1 for record in records.values())
     assert len({record.sha256 for record in records.values()}) == 3
     for record in records.values():
@@ -203,9 +203,9 @@ def test_snapshots_can_be_evaluated_by_sweep(tmp_path, robust201):
         ({"images": {"count": 16}}, r"data\.images"),
     ],
 )
-@pytest.mark.parametrize("is_reported", [True, False])
-def test_changed_training_under_the_same_name_is_rejected(tmp_path, changes, difference, is_reported, monkeypatch):
-    if not is_reported:  # the driver was killed before it had added the snapshots to the manifest
+@pytest.mark.parametrize("is_in_manifest", [True, False])
+def test_changed_training_under_the_same_name_is_rejected(tmp_path, changes, difference, is_in_manifest, monkeypatch):
+    if not is_in_manifest:  # the driver was killed before it had added the snapshots to the manifest
         monkeypatch.setattr(TrainingWork, "finish", lambda _work, _part, _outcome: ())
     run_trainings(make_training_config(tmp_path))
     monkeypatch.undo()
@@ -235,7 +235,7 @@ def test_train_rejects_bad_images_before_writing(tmp_path, robust201):
     with np.load(path) as archive:
         arrays = dict(archive)
     np.savez(path, images=arrays["images"], labels=arrays["labels"] + 1)
-    robust201("run", training_yaml).error_line(2)
+    robust201("run", training_yaml).error_line(exit_code=2)
     assert not (tmp_path / "store").exists()
 
 
@@ -343,10 +343,10 @@ def test_time_left_is_estimated_from_finished_epochs_every_ten_seconds(tmp_path,
 
 
 def test_missing_test_images_are_reported(tmp_path):
-    config, lines = make_config_with_both_recipes(tmp_path), list[str]()
+    config, messages = make_config_with_both_recipes(tmp_path), list[str]()
     (tmp_path / "bright/test.npz").unlink()
-    assert run_trainings(config, say=lines.append).is_complete
-    assert len([line for line in lines if line.startswith("Test accuracies will not be computed")]) == 1
+    assert run_trainings(config, say=messages.append).is_complete
+    assert len([line for line in messages if line.startswith("Test accuracies will not be computed")]) == 1
 
 
 def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[..., Any]:
@@ -364,7 +364,7 @@ def forbid(function: Callable[..., Any], name: str, value: object) -> Callable[.
 
 def test_commands_count_epochs_and_report_failures(tmp_path, robust201):
     path = write_training_yaml(tmp_path, recipes={"plain": RECIPE, "wild": RECIPE | {"learning_rate": 1e30}})
-    assert "no training runs yet" in robust201("status", path).error_line(2)
+    assert "no training runs yet" in robust201("status", path).error_line(exit_code=2)
     result = robust201("run", path)
     assert result.code == 3
     assert "Planned 4 epochs: 0 done, 4 missing." in result.err
@@ -374,7 +374,7 @@ def test_commands_count_epochs_and_report_failures(tmp_path, robust201):
         assert "failed: #309 bright wild seed 0: EvaluationError: Training failed for #309 on bright" in result.out
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["n_done"], status["n_trainings_done"], status["complete"]) == (2, 1, False)
-    assert "--watch excludes" in robust201("status", path, "--watch", "--json").error_line(2)
+    assert "--watch excludes" in robust201("status", path, "--watch", "--json").error_line(exit_code=2)
 
 
 def test_snapshots_added_between_plan_and_lock_are_not_trained_again(tmp_path, monkeypatch):
@@ -406,8 +406,8 @@ def test_options_select_training_runs(tmp_path, robust201):
     recipes = {"plain": RECIPE, "rare": RECIPE | {"on": ["more"]}}
     path = write_training_yaml(tmp_path, architectures=[0, 21], datasets=datasets, recipes=recipes)
     for option, value in (("--architectures", "5"), ("--datasets", "moer"), ("--recipes", "plian")):
-        assert value in robust201("run", path, option, value).error_line(2)
-    robust201("run", path, "--datasets", "bright", "--recipes", "rare").error_line(2)
+        assert value in robust201("run", path, option, value).error_line(exit_code=2)
+    robust201("run", path, "--datasets", "bright", "--recipes", "rare").error_line(exit_code=2)
     assert not (tmp_path / "store").exists()
     selection = ("--architectures", "21", "--datasets", "bright")
     assert json.loads(robust201("plan", path, *selection, "--json").out)["trainings"] == 1

@@ -121,8 +121,8 @@ def check_example(robust201: RunCommand, results: Path) -> None:
         assert columns["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
         assert columns["jacobian", name, ""][0.0]["squared_norm"] > 0
     assert robust201("export", results, "--out", "dataset", "--parquet").code == 0
-    verdict = robust201("verify", results, "--export", "dataset")
-    assert verdict.code == 0, verdict.err
+    verify_result = robust201("verify", results, "--export", "dataset")
+    assert verify_result.code == 0, verify_result.err
     comparison = json.loads(robust201("verify", results, "--against", "dataset", "--json").out)
     keys = {row["key"] for row in comparison["comparisons"]}
     assert keys >= {"clean", "corners", "margins margin", "jacobian squared_norm"}
@@ -144,24 +144,24 @@ def test_documented_example_runs(example_folder, robust201):
     assert "0 missing" in rerun.err
 
 
-# --- networks whose numbers would be wrong ----------------------------------------------------------------------------
+# --- networks with unreliable results ---------------------------------------------------------------------------------
 
 
 def test_unstable_network_blocks_its_parts_and_its_export(write_custom_sweep, robust201, tmp_path):
-    switch = tmp_path / "unstable"
+    unstable_marker = tmp_path / "unstable"
     models = MODELS.replace(
         "        return self.head(",
-        f"        if __import__('pathlib').Path({str(switch)!r}).exists():\n"
+        f"        if __import__('pathlib').Path({str(unstable_marker)!r}).exists():\n"
         "            images = images + __import__('torch').rand(1)\n        return self.head(",
     )
     sweep = write_custom_sweep(THREE_KEYS, models, architectures=["narrow", "wide"])
     run, export = ("run", "--allow-code", sweep), ("export", tmp_path / "results", "--out", tmp_path / "dataset")
     assert robust201(*run, "--keys", "clean").code == 0
-    switch.touch()
+    unstable_marker.touch()
     result = robust201(*run, "--architectures", "narrow")
     assert result.code == 3
     assert "1 failure;" in result.err  # the other keys are not attempted
-    switch.unlink()
+    unstable_marker.unlink()
     finished = robust201(*run)
     assert (finished.code, "narrow random-s0 digits" in finished.err) == (3, True)
     assert robust201("merge", tmp_path / "results", "--out", tmp_path / "merged").code == 0
@@ -256,13 +256,13 @@ COMMANDS = (
 def test_commands_require_consent_to_code(spy_sweep, robust201, tmp_path, arguments):
     if "--share" in arguments:
         assert robust201("plan", "--save", spy_sweep).code == 0
-    error_line = robust201(*arguments, spy_sweep).error_line(2)
+    error_line = robust201(*arguments, spy_sweep).error_line(exit_code=2)
     assert str(tmp_path / "spy" / "spy.py") in error_line
     assert "--allow-code" in error_line
     assert not (tmp_path / "spy" / "executed").exists()
     assert ("--share" in arguments) == (tmp_path / "results").exists()
     if "--share" in arguments:
-        assert "--allow-code" in robust201("run", tmp_path / "results").error_line(2)
+        assert "--allow-code" in robust201("run", tmp_path / "results").error_line(exit_code=2)
         assert not (tmp_path / "spy" / "executed").exists()
 
 
@@ -270,7 +270,7 @@ def test_training_requires_consent_to_code(robust201, tmp_path):
     code = write_spy(tmp_path / "spy")
     training_yaml = write_training_yaml(tmp_path, space={"file": str(code)}, architectures=["narrow"], network={})
     for arguments in (("run",), ("submit", "slurm", "--print")):
-        assert "--allow-code" in robust201(*arguments, training_yaml).error_line(2)
+        assert "--allow-code" in robust201(*arguments, training_yaml).error_line(exit_code=2)
     assert not code.with_name("executed").exists()
     assert " --allow-code" in robust201("submit", "slurm", "--print", training_yaml, "--allow-code").out
     result = robust201("run", training_yaml, "--allow-code")
@@ -328,7 +328,8 @@ def test_commands_that_compute_nothing_execute_no_code(write_custom_sweep, robus
 )
 def test_user_files_that_cannot_be_loaded_are_rejected(write_custom_sweep, robust201, tmp_path, models, expected):
     """The error has the path of the user's file, and nothing is written."""
-    error_line = robust201("run", "--allow-code", write_custom_sweep({"clean": {}}, models=models)).error_line(2)
+    sweep = write_custom_sweep({"clean": {}}, models=models)
+    error_line = robust201("run", "--allow-code", sweep).error_line(exit_code=2)
     assert expected in error_line
     assert str(tmp_path / "my_models.py") in error_line
     assert not (tmp_path / "results").exists()
@@ -419,5 +420,5 @@ def test_invalid_custom_keys_and_spaces_are_rejected(
     write_custom_sweep, robust201, tmp_path, fields, changes, expected
 ):
     keys = {"mine": write_key(tmp_path, ATTACK, **fields)} if fields else {"clean": {}}
-    assert expected in robust201("run", "--allow-code", write_custom_sweep(keys, **changes)).error_line(2)
+    assert expected in robust201("run", "--allow-code", write_custom_sweep(keys, **changes)).error_line(exit_code=2)
     assert not (tmp_path / "results").exists()

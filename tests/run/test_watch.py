@@ -1,4 +1,4 @@
-"""`robust201 status --watch`: what it displays, and when it ends; and `robust201 status --log`."""
+"""The display and the end of `robust201 status --watch`, and the output of `robust201 status --log`."""
 
 import io
 import json
@@ -70,25 +70,25 @@ def test_watch_ends_on_ctrl_c_inactivity_and_completion(robust201, write_sweep, 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupt)
-    interrupted = robust201("status", results, "--watch")
-    assert (interrupted.code, interrupted.err, len(interrupted.out.splitlines())) == (3, "", 1)
-    monkeypatch.setattr(monitoring, "_PATIENCE_SECONDS", 0.0)
-    abandoned = robust201("status", results, "--watch")
-    assert (abandoned.code, "No worker has been active" in abandoned.err) == (3, True)
+    interrupted_result = robust201("status", results, "--watch")
+    assert (interrupted_result.code, interrupted_result.err, len(interrupted_result.out.splitlines())) == (3, "", 1)
+    monkeypatch.setattr(monitoring, "_MAX_IDLE_SECONDS", 0.0)
+    timeout_result = robust201("status", results, "--watch")
+    assert (timeout_result.code, "No worker has been active" in timeout_result.err) == (3, True)
     assert robust201("run", sweep).code == 0
     assert robust201("status", results, "--watch").code == 0
-    assert "--watch excludes" in robust201("status", results, "--watch", "--json").error_line(2)
+    assert "--watch excludes" in robust201("status", results, "--watch", "--json").error_line(exit_code=2)
 
 
 def test_active_run_restarts_the_waiting_time(monkeypatch):
-    now, shown = [100.0], list[float]()
+    now, inactive_times = [100.0], list[float]()
     readings = iter([STOPPED] * 5 + [RUNNING] + [STOPPED] * 200)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     display = Display(describe_sweep, Console(file=io.StringIO()))
-    monkeypatch.setattr(display, "update", lambda _status, inactive_seconds: shown.append(inactive_seconds))
+    monkeypatch.setattr(display, "update", lambda _status, inactive_seconds: inactive_times.append(inactive_seconds))
     assert monitoring._watch(lambda: next(readings), display) == 3
-    assert (shown[4:7], shown[-1]) == ([40.0, 0.0, 10.0], monitoring._PATIENCE_SECONDS)
+    assert (inactive_times[4:7], inactive_times[-1]) == ([40.0, 0.0, 10.0], monitoring._MAX_IDLE_SECONDS)
 
 
 def test_watch_survives_three_failed_readings_after_the_first(monkeypatch):
@@ -115,7 +115,7 @@ def test_watch_survives_three_failed_readings_after_the_first(monkeypatch):
 
 
 def test_log_of_a_folder_without_results_is_an_error(robust201, tmp_path):
-    assert str(tmp_path) in robust201("status", tmp_path, "--log", "21/digits/clean").error_line(2)
+    assert str(tmp_path) in robust201("status", tmp_path, "--log", "21/digits/clean").error_line(exit_code=2)
 
 
 def test_log_shows_the_events_of_one_network_and_key(robust201, write_sweep, tmp_path):
@@ -126,5 +126,5 @@ def test_log_shows_the_events_of_one_network_and_key(robust201, write_sweep, tmp
     ]
     assert {(event["part"], event["key"]) for event in events} == {("#21 digits fgsm", "fgsm")}
     assert [event["event"] for event in events] == ["part_started", "done"]
-    by_id = robust201("status", tmp_path / "results", "--log", events[0]["unit"][:12])
-    assert (by_id.code, by_id.out.count("#21 digits fgsm")) == (0, 2)
+    id_result = robust201("status", tmp_path / "results", "--log", events[0]["unit"][:12])
+    assert (id_result.code, id_result.out.count("#21 digits fgsm")) == (0, 2)

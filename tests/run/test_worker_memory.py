@@ -100,9 +100,9 @@ def test_is_out_of_memory_recognises_errors_of_all_libraries(error):
     ],
 )
 def test_micro_batch_is_halved(make_sweep, limit_memory, engine, limit, sizes):
-    recorded = limit_memory(limit)
+    recorded_sizes = limit_memory(limit)
     assert run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250)).is_complete
-    assert running_minima(recorded) == sizes
+    assert running_minima(recorded_sizes) == sizes
 
 
 @pytest.mark.parametrize("key", ["pgd", "brightness"])

@@ -79,7 +79,7 @@ def test_correlation_with_a_constant_column_is_nan():
 
 @pytest.mark.parametrize("columns", [np.ones((2, 2)), np.array([[1.0, np.nan]] * 4), np.ones(4)])
 def test_correlate_ranks_rejects_invalid_columns(columns):
-    with pytest.raises(ValueError, match="without NaN in 3 rows or more"):
+    with pytest.raises(ValueError, match="without NaN"):
         correlate_ranks(columns)
 
 

@@ -160,7 +160,7 @@ def test_sweep_in_an_object_store_exports_the_same_bytes(robust201, write_sweep,
     assert export(remote) == expected
     call("merge", remote, "--out", tmp_path / "merged")
     assert export(tmp_path / "merged") == expected
-    robust201("run", write_sweep(results=str(remote))).error_line(2)  # without the URL
+    robust201("run", write_sweep(results=str(remote))).error_line(exit_code=2)  # without the URL
     for path in remote.rglob("*.json"):
         assert "not-a-secret" not in path.read_text()
 

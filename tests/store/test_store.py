@@ -111,6 +111,16 @@ def test_damaged_shard_is_moved_aside(folder, damage):
     assert (folder.root / "damaged" / NAME.path).read_bytes() == damage
 
 
+def test_damaged_shards_below_a_file_url_are_not_listed_as_a_dataset(tmp_path):
+    folder = ResultsFolder.create(tmp_path / "results", SLICES, f"file://{tmp_path / 'shards'}")
+    folder.write(NAME, CONTENT)
+    (tmp_path / "shards" / NAME.path).write_bytes(b"")
+    with pytest.raises(ShardDamagedError):
+        read_shard(folder, NAME)
+    assert (tmp_path / "shards/damaged" / NAME.path).exists()
+    assert list(folder.list()) == ["digits"]
+
+
 def test_shard_of_another_unit_counts_as_damaged(folder):
     name = NAME._replace(unit="f" * 32)
     folder.write(name, CONTENT)

@@ -141,9 +141,9 @@ def run_job(head: Head, robust201: RunCommand, path: Path) -> str:
 def test_head_accepts_only_its_token(head, robust201, write_sweep, monkeypatch):
     assert [request_status(head.address, token) for token in (None, "wrong", TOKEN)] == [401, 403, 200]
     command = ("submit", "ray", write_sweep(), "--address", head.address)
-    assert head.address in robust201(*command).error_line(2)
+    assert head.address in robust201(*command).error_line(exit_code=2)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
-    assert head.address in robust201(*command).error_line(2)
+    assert head.address in robust201(*command).error_line(exit_code=2)
 
 
 def test_submitted_sweep_completes_and_resubmission_computes_nothing(

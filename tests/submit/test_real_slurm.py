@@ -61,7 +61,7 @@ def test_requeued_array_is_byte_identical_to_one_run(cluster, robust201, write_s
     for name, value in (cluster.environment | {"PYTHONPATH": str(REPOSITORY / "pipeline")}).items():
         monkeypatch.setenv(name, value)
     submit = ("submit", "slurm", sweep, "--time", "10")
-    assert "invalid partition" in robust201(*submit, "--extra=--partition=nowhere").error_line(2)
+    assert "invalid partition" in robust201(*submit, "--extra=--partition=nowhere").error_line(exit_code=2)
     # The setup line tests quoting through the file, Slurm and the shell.
     result = robust201(*submit, "--tasks", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
     assert result.code == 0, result.err

@@ -141,7 +141,7 @@ def test_draining_ends_before_the_time_limit(make_sweep, time, seconds):
     ],
 )
 def test_error_names_invalid_option_and_nothing_is_written(robust201, write_sweep, tmp_path, options):
-    assert options[0] in robust201("submit", "slurm", write_sweep(), *options).error_line(2)
+    assert options[0] in robust201("submit", "slurm", write_sweep(), *options).error_line(exit_code=2)
     assert not (tmp_path / "results").exists()
 
 
@@ -151,7 +151,7 @@ def test_error_names_invalid_option_and_nothing_is_written(robust201, write_swee
 )
 def test_training_yaml_rejects_tasks_option_and_automatic_device(robust201, tmp_path, execution, options, subject):
     training_yaml = write_training_yaml(tmp_path, execution=execution)
-    assert subject in robust201("submit", "slurm", training_yaml, *options).error_line(2)
+    assert subject in robust201("submit", "slurm", training_yaml, *options).error_line(exit_code=2)
     assert not (tmp_path / "store").exists()
 
 
@@ -167,7 +167,7 @@ def test_training_yaml_has_one_task_with_all_gpus(robust201, tmp_path):
 
 def test_submit_without_sbatch_writes_nothing(robust201, write_sweep, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert "sbatch" in robust201("submit", "slurm", write_sweep()).error_line(2)
+    assert "sbatch" in robust201("submit", "slurm", write_sweep()).error_line(exit_code=2)
     assert not (tmp_path / "results").exists()
 
 
@@ -186,9 +186,9 @@ def test_submit_writes_the_batch_file_and_prints_the_job(robust201, write_sweep,
 
 def test_error_of_sbatch_is_reported_in_one_line(robust201, write_sweep, write_program):
     write_program("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1")
-    assert "invalid partition" in robust201("submit", "slurm", write_sweep()).error_line(2)
+    assert "invalid partition" in robust201("submit", "slurm", write_sweep()).error_line(exit_code=2)
     write_program("sbatch", "echo sent")
-    assert "squeue" in robust201("submit", "slurm", write_sweep()).error_line(2)
+    assert "squeue" in robust201("submit", "slurm", write_sweep()).error_line(exit_code=2)
 
 
 ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_JOB_ID": "4711"}

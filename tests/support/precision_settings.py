@@ -25,13 +25,13 @@ def change_setting(backend: str, operation: str, value: str) -> None:
 
 
 def effective_settings() -> tuple[str | bool, ...]:
-    """Return the newer settings as operations see them, and both older settings; PyTorch raises if they disagree."""
+    """Return the effective `fp32_precision` settings and the two older settings; PyTorch raises if they disagree."""
     newer_settings = [_GET(*setting) for setting in SETTINGS]
     return (*newer_settings, torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 
 
 def raw_settings() -> list[str]:
-    """Return the newer settings without inheritance, and both older settings; leave the newer settings at "none"."""
+    """Return the `fp32_precision` settings without inheritance, and the two older ones; leave the former at "none"."""
     values = []
     for setting in SETTINGS:
         values.append(_GET(*setting))

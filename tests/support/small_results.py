@@ -13,14 +13,14 @@ EPSILONS = {"pgd": (1.0, 8.0), "fgsm": (1.0, 8.0)}
 
 
 def write_results(
-    folder: Path, values: Mapping[str, Mapping[str, Any]], *, dataset: str = "cifar10", measure: str = "accuracy"
+    folder: Path, values: Mapping[str, Mapping[str, Any]], *, dataset: str = "cifar10", measurement: str = "accuracy"
 ) -> Path:
     """Write values by key and architecture in the published layout, one value per strength."""
     (folder / dataset).mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(nasbench201.meta_text(EPSILONS))
     for key, values_by_architecture in values.items():
-        (folder / dataset / f"{key}_{measure}.json").write_text(
-            json.dumps({dataset: {key: {measure: dict(values_by_architecture)}}})
+        (folder / dataset / f"{key}_{measurement}.json").write_text(
+            json.dumps({dataset: {key: {measurement: dict(values_by_architecture)}}})
         )
     return folder
 

@@ -110,7 +110,7 @@ def _name_of(process):
 def assert_all_ended(pids):
     deadline = time.monotonic() + HANG_SECONDS
     while alive := [pid for pid in pids if psutil.pid_exists(pid) and _is_alive(pid)]:
-        assert time.monotonic() < deadline, f"orphans: {[_name_of(psutil.Process(pid)) for pid in alive]}"
+        assert time.monotonic() < deadline, f"orphans: {alive}"
         time.sleep(0.2)
 
 

@@ -106,7 +106,7 @@ def test_run_rejects_invalid_sweep_or_option_without_writing(
     sweep = write_sweep(**changes)
     files_before = read_tree(tmp_path)
     result = robust201("run", sweep, *options)
-    assert subject in result.error_line(2)
+    assert subject in result.error_line(exit_code=2)
     assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == files_before
 
@@ -116,7 +116,7 @@ def test_run_rejects_results_folder_with_other_files(robust201, write_sweep, tmp
     (tmp_path / "results/thesis.tex").write_text("mine")
     sweep = write_sweep()
     files_before = read_tree(tmp_path)
-    assert "thesis.tex" in robust201("run", sweep).error_line(2)
+    assert "thesis.tex" in robust201("run", sweep).error_line(exit_code=2)
     assert read_tree(tmp_path) == files_before
 
 
@@ -139,7 +139,7 @@ def test_commands_reject_file_that_is_not_a_sweep(robust201, tmp_path, content):
     else:
         path.write_bytes(content)
     for verb in ("run", "plan"):
-        assert str(path) in robust201(verb, path).error_line(2)
+        assert str(path) in robust201(verb, path).error_line(exit_code=2)
     assert robust201("doctor", path).code == 2
 
 
@@ -160,7 +160,7 @@ def test_commands_reject_file_that_is_not_a_sweep(robust201, tmp_path, content):
 )
 def test_other_commands_reject_invalid_names(robust201, tmp_path, monkeypatch, arguments, subject):
     monkeypatch.chdir(tmp_path)
-    assert subject in robust201(*arguments).error_line(2)
+    assert subject in robust201(*arguments).error_line(exit_code=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,7 +178,7 @@ def test_error_names_line_of_invalid_field(robust201, tmp_path, monkeypatch, yam
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{yaml_lines}")
-    error = robust201("plan", sweep).error_line(2)
+    error = robust201("plan", sweep).error_line(exit_code=2)
     assert f"failed for {sweep}, line {line_number}: " in error
     assert subject in error
 
@@ -191,7 +191,7 @@ def test_plan_reads_images_only_with_check(robust201, write_sweep, tmp_path):
         weights={"random": {}},
     )
     assert robust201("plan", sweep).code == 0
-    assert str(tmp_path / "absent") in robust201("plan", sweep, "--check").error_line(2)
+    assert str(tmp_path / "absent") in robust201("plan", sweep, "--check").error_line(exit_code=2)
 
 
 @pytest.mark.parametrize("changes", [{"space": "zoo"}, {"n_classes": 7}, {"channels": 8}])
@@ -201,4 +201,4 @@ def test_run_rejects_weights_of_other_networks(robust201, write_sweep, tmp_path,
     with CheckpointStore(tmp_path / "store") as store:
         store.add(index=0, state_dict={"weight": torch.zeros(1)}, **checkpoint_fields)
     sweep = write_sweep(architectures=[0], checkpoints={"path": str(tmp_path / "store")})
-    assert str(next(iter(changes.values()))) in robust201("run", sweep).error_line(2)
+    assert str(next(iter(changes.values()))) in robust201("run", sweep).error_line(exit_code=2)

@@ -68,7 +68,7 @@ def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     odd_recipe = {name: field for name, field in (RECIPE | {"snapshots": {}} | changes).items() if field is not None}
     recipes = {"plain": RECIPE | {"snapshots": {}}, "odd": odd_recipe}
     path = write_training_yaml(tmp_path, datasets={"digits": {}}, images={"count": 20}, recipes=recipes)
-    error_line = robust201("plan", path).error_line(2)
+    error_line = robust201("plan", path).error_line(exit_code=2)
     assert subject in error_line
     assert "odd on digits" in error_line
 
@@ -125,5 +125,5 @@ def test_estimate_includes_gradients_of_adversarial_training(tmp_path):
 def test_options_that_do_not_apply_to_the_yaml_are_rejected(robust201, tmp_path, command, yaml_name, option, value):
     options = (option,) if value is None else (option, value)
     out = ("--out", tmp_path / "out") if command == "run" else ()
-    assert option in robust201(command, REPOSITORY / f"jobs/{yaml_name}.yaml", *options, *out).error_line(2)
+    assert option in robust201(command, REPOSITORY / f"jobs/{yaml_name}.yaml", *options, *out).error_line(exit_code=2)
     assert not list(tmp_path.iterdir())

@@ -165,8 +165,8 @@ def test_readers_of_exports_return_stored_values(measurement, tmp_path):
             for strength, value in zip(unit.strengths, values_by_strength, strict=True):
                 expected = columns_of(measurement, stored_by_strength[strength])
                 assert_equal_values(columns_of_json(measurement, value), expected)
-    assert verify_dataset(tmp_path / "json").is_sound
-    assert verify_dataset(tmp_path / "parquet").is_sound
+    assert verify_dataset(tmp_path / "json").is_valid
+    assert verify_dataset(tmp_path / "parquet").is_valid
 
 
 def test_new_column_needs_only_an_entry_in_columns(monkeypatch):

@@ -33,7 +33,7 @@ def test_plan_keys_option_selects_corruptions_of_sweep(robust201, write_sweep):
     assert units == json.loads(robust201("plan", "--json", sweep, "--keys", "fog,snow").out)["units"] == 4
     sweep = write_sweep(keys={"clean": {}})
     for group in ("corruptions", "autoattack"):
-        assert f"got '{group}'" in robust201("plan", sweep, "--keys", group).error_line(2)
+        assert f"got '{group}'" in robust201("plan", sweep, "--keys", group).error_line(exit_code=2)
 
 
 def test_evaluate_accepts_parameters_of_group():

@@ -11,7 +11,7 @@ from torch.nn import functional
 from robust201.training.adversarial import RandomStarts, ascend, step_loss
 from robust201.training.data import OneSource
 from robust201.training.loop import train
-from robust201.training.recipes import AdversarialTraining, PgdTraining, read_length
+from robust201.training.recipes import AdversarialTraining, PgdTraining, parse_distance
 from tests.training.support import IMAGES, SPACE, SmallSpace, make_recipe, weights_hash
 
 PIXELS = torch.from_numpy(IMAGES.images[:6]).float() / 255
@@ -58,7 +58,7 @@ def test_attack_keeps_all_images_in_the_ball_and_in_range(method, start, epsilon
     for pixels, _, _ in network.calls:
         assert pixels.min() >= 0
         assert pixels.max() <= 1
-        assert (pixels - PIXELS).abs().max() <= read_length(epsilon) + 1e-6
+        assert (pixels - PIXELS).abs().max() <= parse_distance(epsilon) + 1e-6
 
 
 def test_pgd_trains_on_perturbed_images_with_a_higher_loss():

@@ -144,7 +144,7 @@ def test_translations_cover_their_range():
 
 
 def brightness_factors(strength):
-    """Return the brightness factors of uniform grey images, which nothing else in the jitter changes."""
+    """Return the brightness factors of uniform grey images, which contrast and saturation jitter do not change."""
     grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
     return augment({"jitter": strength}, grey)[:, 0, 0, 0] * 255 / 100
 

@@ -46,7 +46,7 @@ def are_equal(batches: list[Batch], other_batches: list[Batch]) -> bool:
     )
 
 
-every_data_class = pytest.mark.parametrize(
+all_data_classes = pytest.mark.parametrize(
     "data",
     [
         OneSource(NATURAL),
@@ -58,7 +58,7 @@ every_data_class = pytest.mark.parametrize(
 )
 
 
-@every_data_class
+@all_data_classes
 @pytest.mark.parametrize("batch_size", [7, 100, 1000])
 def test_epoch_has_the_expected_batches_images_and_ids(data, batch_size):
     batches = read_epoch(data, batch_size)
@@ -75,7 +75,7 @@ def test_epoch_has_the_expected_batches_images_and_ids(data, batch_size):
     assert epoch_batch.labels.max() < data.n_classes
 
 
-@every_data_class
+@all_data_classes
 def test_batches_depend_only_on_seed_and_epoch(data):
     batches = read_epoch(data, 32, seed=5, epoch=9)
     assert are_equal(batches, read_epoch(data, 32, seed=5, epoch=9))

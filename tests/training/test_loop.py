@@ -59,8 +59,8 @@ def test_training_interrupted_at_any_steps_resumes_to_the_same_weights(tmp_path_
     recipe, folder = make_recipe(**changes), tmp_path_factory.mktemp("states")
     (uninterrupted,) = run_training(recipe)
     for last_step in stops:
-        stopped = run_training(recipe, states=folder, keep_going=lambda step, last_step=last_step: step < last_step)
-        assert [snapshot.step for snapshot in stopped] in ([], [uninterrupted.step])
+        snapshots = run_training(recipe, states=folder, keep_going=lambda step, last_step=last_step: step < last_step)
+        assert [snapshot.step for snapshot in snapshots] in ([], [uninterrupted.step])
         torch.manual_seed(99)
     (resumed,) = run_training(recipe, states=folder)
     assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
@@ -173,7 +173,7 @@ def test_snapshots_do_not_affect_the_weights():
     assert snapshots[0].history[0] != without_snapshots.history[0]
 
 
-def test_training_starts_from_given_weights():
+def test_training_starts_from_the_passed_weights():
     (source,) = run_training(make_recipe(epochs=1))
     recipe = make_recipe(snapshots={"epochs": [0]})
     initial, final = run_training(recipe, images=make_images(seed=3), start=source.state_dict)
@@ -298,7 +298,7 @@ def test_missing_device_and_unsupported_precision_are_rejected(monkeypatch):
             run_training(make_recipe(), **options)
 
 
-def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
+def test_network_that_crashes_onednn_without_avx512_is_rejected(monkeypatch):
     network_options = {"space": Zoo(), "architecture": "stn-resnet18-w4"}
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: False)
     with pytest.raises(ArchitectureError, match="corrupts memory"):

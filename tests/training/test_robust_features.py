@@ -79,13 +79,13 @@ def test_target_methods_label_images_by_their_targets(tmp_path, method):
 )
 def test_interrupted_and_resumed_run_gives_equal_bytes(tmp_path, monkeypatch, method, n_arrays):
     digest = write_features(tmp_path / "uninterrupted", method)
-    written: list[str] = []
+    written_names: list[str] = []
     write_array, is_interrupted = ArrayFolder.write, True
 
     def record_and_interrupt(store: ArrayFolder, name: str, *arguments: object, **options: object) -> None:
-        if is_interrupted and len(written) == n_arrays:
+        if is_interrupted and len(written_names) == n_arrays:
             raise KeyboardInterrupt
-        written.append(name)
+        written_names.append(name)
         write_array(store, name, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ArrayFolder, "write", record_and_interrupt)
@@ -93,7 +93,7 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(tmp_path, monkeypatch, me
         write_features(tmp_path / "resumed", method)
     is_interrupted = False
     assert write_features(tmp_path / "resumed", method) == digest
-    blocks = [name for name in written if name.startswith("block-")]
+    blocks = [name for name in written_names if name.startswith("block-")]
     assert blocks == ["block-00000000", "block-00000008", "block-00000016"], "each block must be written once"
     assert read_tree(tmp_path / "resumed") == read_tree(tmp_path / "uninterrupted")
     monkeypatch.setattr(
@@ -157,10 +157,10 @@ def test_representation_is_the_input_of_the_last_linear_layer():
 
 
 def test_networks_without_a_representation_are_rejected(tmp_path):
-    without_linear_layer = nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten())
+    convolutional_network = nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten())
     with pytest.raises(ConfigError, match=r"it has no torch\.nn\.Linear"):
-        write_features(tmp_path, network=without_linear_layer)
-    write_features(tmp_path / "targets", "next-target", network=without_linear_layer)
+        write_features(tmp_path, network=convolutional_network)
+    write_features(tmp_path / "targets", "next-target", network=convolutional_network)
     layer = nn.Linear(3 * SIZE**2, N_CLASSES)
 
     class SharedLayer(nn.Module):

@@ -136,7 +136,7 @@ def test_sweep_rejects_a_torch_file_and_prints_the_conversion_command(write_swee
     weights = {"files": {"lenet5": str(path)}}
     fields = {"space": "zoo", "network": {}, "checkpoints": None, "architectures": ["lenet5"], "keys": {"clean": {}}}
     sweep = write_sweep(**fields, weights=weights)
-    error_line = robust201(*command, sweep).error_line(2)
+    error_line = robust201(*command, sweep).error_line(exit_code=2)
     assert "expected a safetensors file, got a PyTorch file, which is a pickle" in error_line
     assert not (tmp_path / "results").exists()
     match = re.search(r"python -c (.+)$", error_line)

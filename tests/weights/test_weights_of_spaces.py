@@ -1,4 +1,4 @@
-"""Weights of several spaces are stored together, imported by name and evaluated; weight files serve all datasets."""
+"""Weights of several spaces in a store, imports by architecture name, and weight files for all datasets."""
 
 import json
 from pathlib import Path
@@ -67,24 +67,24 @@ def write_tiny_weights(path: Path, width: int = 4, seed: int = 0) -> Path:
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
-def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path):
-    spaces = ("nasbench201", "zoo", "file", "numbers")
+def test_equal_architecture_ids_of_several_spaces_are_stored_separately(tmp_path):
+    spaces = ("nasbench201", "zoo", "custom", "custom-numbers")
     with CheckpointStore(tmp_path) as store:
         for value, space in enumerate(spaces):
             state = {"weight": torch.full((4,), float(value))}
             size = SIZE if space == "nasbench201" else {}
-            index = 21 if space in {"nasbench201", "numbers"} else "same"
+            index = 21 if space in {"nasbench201", "custom-numbers"} else "shared-name"
             store.add(space=space, index=index, epochs=1, seed=0, **size, **COMMON_FIELDS | {"state_dict": state})
     reopened = CheckpointStore(tmp_path)
     assert len({record.file for record in reopened.records()}) == len(reopened.records()) == 4
-    for value, (space, index) in enumerate(zip(spaces, (21, "same", "same", 21), strict=True)):
+    for value, (space, index) in enumerate(zip(spaces, (21, "shared-name", "shared-name", 21), strict=True)):
         record = reopened.find(index, "cifar10", space=space)
         assert reopened.load(record)["weight"][0] == value
         assert reopened.find_all(index, "cifar10", space=space) == (record,)
         assert reopened.find_by_hash(index, "cifar10", record.sha256, space=space) == record
     lines = [json.loads(line) for line in store.manifest.read_text().splitlines()]
     assert "channels" not in lines[2]
-    with pytest.raises(CheckpointError, match=r"#21 .*weights of 4 other networks: same on cifar10 \(file\)"):
+    with pytest.raises(CheckpointError, match=r"#21 .*weights of 4 other networks: shared-name on cifar10 \(custom\)"):
         reopened.find(21, "cifar10", space="absent")
 
 
@@ -145,7 +145,7 @@ def test_equal_architecture_names_in_two_files_are_two_networks(robust201, tmp_p
         store.load(record)  # checks the hash; the second import must not have overwritten the file of the first
 
 
-def test_network_of_another_space_is_loaded_from_a_store(robust201, tmp_path):
+def test_load_model_finds_a_zoo_network_in_a_store(robust201, tmp_path):
     path = write_tiny_weights(tmp_path / "source/tiny.safetensors")
     assert import_tiny(robust201, tmp_path / "source", "--space", "zoo").code == 0
     pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
@@ -165,16 +165,15 @@ def test_network_of_another_space_is_loaded_from_a_store(robust201, tmp_path):
 )
 def test_invalid_import_gives_a_one_line_error(robust201, tmp_path, name, options, subject):
     write_tiny_weights(tmp_path / f"source/{name}.safetensors")
-    assert subject in import_tiny(robust201, tmp_path / "source", *options).error_line(2)
+    assert subject in import_tiny(robust201, tmp_path / "source", *options).error_line(exit_code=2)
     assert not (tmp_path / "store").exists()
 
 
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201, tmp_path):
     write_tiny_weights(tmp_path / "source/tiny.safetensors")
     arguments = (robust201, tmp_path / "source", "--space", "zoo")
-    assert "the number of classes of the dataset mine is unknown" in import_tiny(*arguments, dataset="mine").error_line(
-        2
-    )
+    error_line = import_tiny(*arguments, dataset="mine").error_line(exit_code=2)
+    assert "the number of classes of the dataset mine is unknown" in error_line
     assert import_tiny(*arguments, "--classes", 10, dataset="mine").code == 0
     assert CheckpointStore(tmp_path / "store").find("tiny", "mine", space="zoo").n_classes == 10
 
@@ -211,4 +210,5 @@ def test_weight_files_by_network_are_used_for_every_dataset(robust201, write_swe
     [({"digits": "a"}, "none for tiny"), ({"tiny": 3}, "weights.files.tiny"), ({"tiny": {}}, "weights.files.tiny")],
 )
 def test_invalid_weight_files_give_a_one_line_error(robust201, write_sweep, fields_with_two_datasets, files, subject):
-    assert subject in robust201("run", write_sweep(**fields_with_two_datasets, weights={"files": files})).error_line(2)
+    sweep = write_sweep(**fields_with_two_datasets, weights={"files": files})
+    assert subject in robust201("run", sweep).error_line(exit_code=2)

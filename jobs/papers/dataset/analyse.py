@@ -64,7 +64,7 @@ N_NEIGHBOURS = 24
 N_REPLICATES = 2000
 
 
-def test_claims(results: Results) -> list[Claim]:
+def judge_claims(results: Results) -> list[Claim]:
     """Return the paper's claims that results of cells can test, with verdicts."""
     return [
         claim_cell_counts(results),
@@ -328,7 +328,9 @@ def claim_jacobian(results: Results) -> Claim:
     }
     known = {strength: tau for strength, tau in taus.items() if tau is not None}
     if len(known) < len(SMALL_EPSILONS):
-        return Claim(claim, "Figure 6", "", "no results", results.data, UNDECIDED, "Jacobians of at least eight cells")
+        return Claim(
+            claim, "Figure 6", "", "too few results", results.data, UNDECIDED, "PGD and Jacobians of eight cells"
+        )
     sign = math.copysign(1, known[1.0].value)
     same_sign = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
     is_weak = any(tau.low > -WEAK_TAU and tau.high < WEAK_TAU for tau in known.values())
@@ -387,7 +389,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     results = read_results(arguments.export)
-    claims = test_claims(results)
+    claims = judge_claims(results)
     write_table(arguments.folder / "tables/claims.csv", pd.DataFrame(claims))
     write_table(arguments.folder / "tables/medians.csv", compare_medians(results))
     if len(curves := compare_curves(results)):

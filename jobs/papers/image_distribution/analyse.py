@@ -34,7 +34,7 @@ from robust201.statistics.significance import holm_adjust
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text())
 N_IMAGES = 10_000
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 
 NETWORKS = {"lenet5": "LeNet", "lenet28": "LeNet", "resnet50": "ResNet50", "fc7500": "FullyConnectedNet"}
 
@@ -45,7 +45,7 @@ class Group(NamedTuple):
     label: str
     dataset: str
     recipe: str
-    classes: int = 10
+    n_classes: int = 10
 
 
 GROUPS = {
@@ -103,7 +103,7 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
     If groups have different numbers of classes, R is computed from the sensitivity d' instead of the accuracy.
     """
     rows, curves = [], []
-    has_equal_n_classes = len({group.classes for group in GROUPS.values()}) == 1
+    has_equal_classes = len({group.n_classes for group in GROUPS.values()}) == 1
     for name, group in GROUPS.items():
         chosen = [network for network in networks if network.recipe == group.recipe and network.epochs is not None]
         if not any(group.dataset in network.reader.data for network in chosen):
@@ -113,10 +113,10 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
         wide = pd.concat(frames).pivot_table(index=columns, columns="strength", values="accuracy").dropna()
         strengths = wide.columns.to_numpy(np.float64)
         for (architecture, epoch, seed), accuracies in zip(wide.index, wide.to_numpy(np.float64), strict=True):
-            performance = accuracies if has_equal_n_classes else sensitivity(accuracies, group.classes, N_IMAGES)
+            performance = accuracies if has_equal_classes else sensitivity(accuracies, group.n_classes, N_IMAGES)
             rows.append(
                 {"network": NETWORKS[architecture], "group": name, "epoch": int(epoch), "seed": seed}
-                | measure_network(strengths, accuracies, performance, group.classes)
+                | measure_network(strengths, accuracies, performance, group.n_classes)
             )
         for key, accuracies_of_group in wide.groupby(["architecture", "epochs"], sort=False):
             architecture, epoch = cast("tuple[str, float]", key)
@@ -225,7 +225,7 @@ def compare(summaries: pd.DataFrame) -> pd.DataFrame:
     frame["p_holm"] = np.where(known, holm_adjust(frame["p"].where(known, 1.0)), np.nan)
     for suffix in ("", "_holm"):
         side = np.where(frame["difference"] > 0, "first", "second")
-        frame[f"higher{suffix}"] = np.where(frame[f"p{suffix}"] < LEVEL, side, "")
+        frame[f"higher{suffix}"] = np.where(frame[f"p{suffix}"] < SIGNIFICANCE_LEVEL, side, "")
     return frame
 
 
@@ -256,8 +256,8 @@ def published_comparisons() -> pd.DataFrame:
 # --- Claims
 
 
-def test_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
-    """Test each claim of the paper at the epochs at which the paper marks a difference as significant."""
+def judge_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
+    """Judge each claim of the paper at the epochs at which the paper marks a difference as significant."""
     decisions = published_comparisons().to_dict("records")
     entries = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     for comparison in COMPARISONS:
@@ -376,7 +376,7 @@ def robustness_table(summaries: pd.DataFrame) -> str:
 def describe_agreement(summaries: pd.DataFrame) -> str:
     """Return a sentence that counts the means of R that differ significantly from the published ones."""
     p = summaries["p_published"].dropna()
-    differing = summaries.loc[p.index[holm_adjust(p) < LEVEL]]
+    differing = summaries.loc[p.index[holm_adjust(p) < SIGNIFICANCE_LEVEL]]
     names = ", ".join(f"{GROUPS[row['group']].label} at epoch {row['epoch']}" for row in differing.to_dict("records"))
     sentence = (
         f"Significant differences from the {len(p)} published means of R, after Holm's correction: {len(differing)}"
@@ -387,7 +387,7 @@ def describe_agreement(summaries: pd.DataFrame) -> str:
 def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, summaries: pd.DataFrame) -> None:
     """Draw R by epoch, the accuracy curves (figures 4 to 7) and the areas under them (figure 1)."""
     labels = {name: group.label for name, group in GROUPS.items()}
-    chance = {name: 1 / group.classes for name, group in GROUPS.items()}
+    chance = {name: 1 / group.n_classes for name, group in GROUPS.items()}
     frame = summaries.assign(
         group=summaries["group"].map(labels), R=summaries["mean"], epoch=summaries["epoch"].astype(str)
     )
@@ -452,7 +452,7 @@ def main() -> None:
     ours = compare(summaries)
     keys = ["first", "second", "network", "epoch"]
     ours = ours.merge(published[[*keys, "published_marker"]], on=keys, how="left").fillna({"published_marker": ""})
-    claims = [*test_claims(summaries)]
+    claims = [*judge_claims(summaries)]
     for name, frame in (("claims", pd.DataFrame(claims)), ("comparisons", ours), ("robustness", summaries)):
         write_table(tables / f"{name}.csv", frame)
     write_table(tables / "published.csv", published)

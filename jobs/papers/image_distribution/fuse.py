@@ -17,7 +17,7 @@ from robust201.core.records import ImageSet
 from robust201.images import load_images
 from robust201.images.checks import LabelledImages
 from robust201.images.fusion import blend
-from robust201.images.store import find_made_split, write_made_split
+from robust201.images.store import find_generated_split, write_generated_split
 
 ALPHA, SEED = 0.5, 0
 
@@ -49,13 +49,13 @@ def write_fusion(folder: Path, first: ImageSet, second: ImageSet, label: str) ->
         "seed": SEED,
         "rounding": "half up to 8 bits",
     }
-    if find_made_split(folder, "test", recipe) is not None:
+    if find_generated_split(folder, "test", recipe) is not None:
         return
     first_rows, second_rows = pair(len(first), len(second))
     source, rows = (first, first_rows) if label == "first" else (second, second_rows)
     images = blend(first.images[first_rows], second.images[second_rows], ALPHA)
     blends = LabelledImages(images, source.labels[rows])
-    write_made_split(
+    write_generated_split(
         folder,
         "test",
         blends,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Trains networks on MNIST, CIFAR-10 and their blends, attacks them with FGSM, and writes the page. An interrupted call
-# resumes: each command skips what is finished.
+# Trains networks on MNIST, CIFAR-10 and their blends, attacks them with FGSM, and writes README.md. If it
+# is interrupted, run it again: each command skips finished work.
 #   sh jobs/papers/image_distribution/run.sh lenet   LeNet, five seeds, 50 epochs: about four hours on one core
 #   sh jobs/papers/image_distribution/run.sh full    the paper's size: an estimated 506 GPU-hours (`robust201 plan`)
 # ROBUST201_DATA names a folder with mnist/ and cifar10/ (robust201 fetch).

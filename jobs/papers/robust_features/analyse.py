@@ -34,7 +34,7 @@ DATASET = "cifar10"
 
 RUNS = {"std": "std", "star": "std*"}
 SETTINGS = {"d-std": "D", "dr-std": "D_R", "d-star": "D*", "dr-star": "D_R*"}
-"""Setting by the beginning of a recipe's name; the rest of the name is the learning rate."""
+"""Training data in the paper's notation (R: robust images, *: rotations), by the prefix of a recipe's name."""
 
 NETWORKS = {
     "resnet": "ResNet",
@@ -209,7 +209,7 @@ def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
         f"{describe('std', spatial, estimates, 1)}; trends up to ±{widest:.2f} cannot be excluded",
         data,
         UNDECIDED,
-        "several training runs: an interval that excludes every trend needs more than one curve",
+        "several training runs: one curve cannot rule out a relevant trend",
     )
     highest = max(rows["mean"].max() for (_, curve), rows in groups.items() if curve == "clean")
     yield Claim(
@@ -243,12 +243,12 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
             "Figure 3",
             f"slope {published_slope:+.1f} points" if published else "not measured for this network",
             f"slope {100 * row['slope']:+.1f} points {interval}",
-            f"{int(row['n'])} seeds, 200 images",
+            f"{int(row['n'])} seeds",
             verdict,
             (sample_needed([slope], "seeds") if known else "more seeds") if verdict == UNDECIDED else "",
         )
     yield Claim(
-        "A tenth of natural images, instead of none, raises clean accuracy by about four points.",
+        "Replacing 10% of the robust images by natural ones raises clean accuracy by about four points.",
         "Figure 3",
         "85.1 to 90.0% (ResNet-50)",
         "the fraction 0.9 was not trained",
@@ -265,7 +265,7 @@ def select(candidates: pd.DataFrame, column: str, criterion: str) -> pd.DataFram
 
 
 def best_by_network(candidates: pd.DataFrame, criterion: str) -> pd.DataFrame:
-    """Return the best candidate of each network in table 1, where an equivariant network has several depths."""
+    """Return the best candidate of each entry of table 1; the depths of an equivariant network share an entry."""
     families = candidates["architecture"].str.replace(r"^(STN|PTN).*|^(G-ResNet)-\d+$", r"\1\2", regex=True)
     return select(candidates.assign(network=families), "network", criterion)
 
@@ -311,7 +311,7 @@ def claims_on_equivariance(candidates: pd.DataFrame) -> Iterator[Claim]:
             "Table 1",
             published,
             f"mean difference {estimate}; {(differences > 0).sum()} of {differences.size} comparisons agree",
-            f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds, 100 images",
+            f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds",
             verdict,
             sample_needed([estimate], "pairs of networks") if verdict == UNDECIDED else "",
         )

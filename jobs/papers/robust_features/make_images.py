@@ -23,7 +23,7 @@ from robust201.core.files import sha256_of
 from robust201.core.records import ImageSet, Normalisation
 from robust201.images import load_images, select
 from robust201.images.checks import LabelledImages, check_labels
-from robust201.images.store import ArrayFolder, find_made_split, to_8_bits, write_made_split
+from robust201.images.store import ArrayFolder, find_generated_split, to_8_bits, write_generated_split
 from robust201.networks.classifier import Classifier
 from robust201.training.robust_features import FeatureSettings, write_feature_images
 
@@ -46,7 +46,7 @@ def import_published(source: Path, out: Path) -> None:
     """Convert CIFAR_ims (float tensors in [0, 1]) and CIFAR_lab, torch files of one tensor or a list of batches."""
     files = [source / "CIFAR_ims", source / "CIFAR_lab"]
     recipe = {"kind": "torch", "files": {file.name: sha256_of(file) for file in files}, "rounding": "half up to 8 bits"}
-    if find_made_split(out, "train", recipe) is None:
+    if find_generated_split(out, "train", recipe) is None:
         contents = [torch.load(file, weights_only=True) for file in files]
         images, labels = (torch.cat([*content]) if isinstance(content, list) else content for content in contents)
         pixels, classes = images.detach().numpy(), labels.numpy().astype(np.int64)
@@ -57,7 +57,7 @@ def import_published(source: Path, out: Path) -> None:
         except DatasetError as error:
             raise SystemExit(str(error)) from error
         converted = LabelledImages(to_8_bits(pixels), classes)
-        write_made_split(out, "train", converted, recipe=recipe, n_classes=10)
+        write_generated_split(out, "train", converted, recipe=recipe, n_classes=10)
 
 
 def judge_labels(folder: Path, images: ImageSet, judge: Classifier) -> tuple[float, float]:

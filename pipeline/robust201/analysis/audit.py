@@ -91,19 +91,19 @@ def sample_sweep(config: SweepConfig, *, networks: int, images: int, out: Path) 
 
 
 def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> pd.DataFrame:
-    """Evaluate the sample with both engines, and test whether they are equally strong.
+    """Evaluate the sample with both engines, and test whether the engines are equally strong.
 
     Returns:
         One row per network, key and strength: `dataset`, `architecture`, `weights`, `key`, `strength`, `n_images`; the
         numbers of images that are classified correctly under each engine's attack (`reference`, `fused`), and under
-        only this engine's attack (`only_reference`, `only_fused`); `p_value` (McNemar's exact test, two-sided),
-        `adjusted_p_value` (Holm's method over all rows), and `differs` (whether it is below `AUDIT_LEVEL`).
+        only one engine's attack (`only_reference`, `only_fused`); `p_value` (McNemar's exact test, two-sided),
+        `adjusted_p_value` (Holm's method over all rows), and `differs` (whether that is below `AUDIT_LEVEL`).
 
     Raises:
         InputError: bad input; nothing was started.
         IncompleteError: some evaluations are missing; rerunning the audit resumes it.
     """
-    outcomes: list[dict[_EvaluationId, NDArray[np.bool_]]] = []
+    outcomes_by_engine: list[dict[_EvaluationId, NDArray[np.bool_]]] = []
     for config in sweeps.values():
         with prepare_run(config, EVERYTHING, say) as work:
             is_complete = run_work(work, say).is_complete
@@ -112,11 +112,11 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], say: Say) -> pd.DataFrame:
                 f"Auditing failed for {config.results}: some evaluations of the sample are missing. Rerun the same "
                 "command to resume the audit."
             )
-        outcomes.append(dict(_read_outcomes(config)))
+        outcomes_by_engine.append(dict(_read_outcomes(config)))
     rows = [
-        (*evaluation, len(first), first.sum(), second.sum(), (first & ~second).sum(), (second & ~first).sum())
-        for evaluation, first in outcomes[0].items()
-        for second in (outcomes[1][evaluation],)
+        (*evaluation_id, len(first), first.sum(), second.sum(), (first & ~second).sum(), (second & ~first).sum())
+        for evaluation_id, first in outcomes_by_engine[0].items()
+        for second in (outcomes_by_engine[1][evaluation_id],)
     ]
     counts = (*sweeps, *(f"only_{engine}" for engine in sweeps))
     table = pd.DataFrame(rows, columns=["dataset", "architecture", "weights", "key", "strength", "n_images", *counts])
@@ -133,5 +133,5 @@ def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray
         labels = np.asarray(inputs.images(key.dataset, key.parameters.image_selection).labels)
         for unit, rows in KeyRows(folder, key, listing):
             for strength, columns in rows.items():
-                evaluation = unit.dataset, unit.architecture, unit.weights, unit.key, strength
-                yield evaluation, columns[PREDICTIONS] == labels
+                evaluation_id = unit.dataset, unit.architecture, unit.weights, unit.key, strength
+                yield evaluation_id, columns[PREDICTIONS] == labels

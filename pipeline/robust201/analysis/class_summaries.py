@@ -97,13 +97,13 @@ def confidence_quartiles(reader: Dataset, dataset: str, keys: Sequence[str]) -> 
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def _summarise_confidences(label: NDArray[Any], argmax: NDArray[Any], predictions: Array) -> Array:
-    """Summarise matrices (B, C, C) and predictions (B, 2) as (B, 3 + 2C); see `iter_class_summaries`."""
+def _summarise_confidences(label: NDArray[Any], argmax: NDArray[Any], prediction_means: Array) -> Array:
+    """Summarise confidences in two matrices (B, C, C), and their means in predicted classes (B, 2), as (B, 3 + 2C)."""
     true_confidences, predicted_confidences = (
         np.ascontiguousarray(np.diagonal(matrix, axis1=1, axis2=2)) for matrix in (label, argmax)
     )
-    is_known = ~np.isnan(true_confidences)
-    n_known_classes = is_known.sum(axis=1)
-    sums = np.where(is_known, true_confidences, 0.0).sum(axis=1)
-    means = np.divide(sums, n_known_classes, out=np.full(len(true_confidences), np.nan), where=n_known_classes > 0)
-    return np.column_stack([predictions, means, true_confidences, predicted_confidences])
+    has_images = ~np.isnan(true_confidences)
+    n_terms = has_images.sum(axis=1)
+    sums = np.where(has_images, true_confidences, 0.0).sum(axis=1)
+    means = np.divide(sums, n_terms, out=np.full(len(true_confidences), np.nan), where=n_terms > 0)
+    return np.column_stack([prediction_means, means, true_confidences, predicted_confidences])

@@ -125,15 +125,15 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation], keys: Sequence[st
 def _find_missing(evaluations: Mapping[str, Evaluation]) -> dict[str, list[str]]:
     """Return the evaluations, such as ``pgd:8/255``, that each network lacks and another network has."""
     terms = {
-        column: format_term(*column, evaluation.unit_of(column[0]))
+        (key, strength): format_term(key, strength, evaluation.unit_of(key))
         for evaluation in evaluations.values()
-        for column in evaluation.evaluations
+        for key, strength in evaluation.evaluations
     }
     missing = {
-        name: [term for column, term in terms.items() if column not in evaluation.evaluations]
+        name: [term for key_and_strength, term in terms.items() if key_and_strength not in evaluation.evaluations]
         for name, evaluation in evaluations.items()
     }
-    return {name: names for name, names in missing.items() if names}
+    return {name: missing_terms for name, missing_terms in missing.items() if missing_terms}
 
 
 def check_same_images(evaluations: Mapping[str, Evaluation]) -> None:
@@ -161,17 +161,17 @@ def _compare_pair(
     first: str, second: str, evaluations: Mapping[str, Evaluation], requested: Sequence[str] | None
 ) -> pd.DataFrame:
     first_outcomes, second_outcomes = evaluations[first].evaluations, evaluations[second].evaluations
-    columns = list(first_outcomes) if requested is None else evaluations[first].find(requested)
-    common_columns = [column for column in columns if column in second_outcomes]
-    if not common_columns:
+    pairs = list(first_outcomes) if requested is None else evaluations[first].find(requested)
+    common_pairs = [pair for pair in pairs if pair in second_outcomes]
+    if not common_pairs:
         raise ConfigError(
             f"Comparing networks failed for {first} and {second}: they have no evaluated key and strength in common. "
             "Evaluate both with the same keys."
         )
-    keys, strengths = zip(*common_columns, strict=True)
+    keys, strengths = zip(*common_pairs, strict=True)
     check_protocols(first, second, evaluations, dict.fromkeys(keys))
     n_images = len(evaluations[first].positions)
-    outcomes = [np.stack([table[column] for column in common_columns]) for table in (first_outcomes, second_outcomes)]
+    outcomes = [np.stack([by_pair[pair] for pair in common_pairs]) for by_pair in (first_outcomes, second_outcomes)]
     differences = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)
     return pd.DataFrame(
         {

@@ -77,11 +77,11 @@ def _effect_intervals(
         len(class_sizes), np.full(len(class_sizes), 1 / len(class_sizes)), size=_N_BOOTSTRAP_SAMPLES
     ).astype(np.float64)
     accuracies = cell_accuracies[first_members]
-    overall = multiplicities @ (class_sizes * accuracies) / (multiplicities @ class_sizes)
+    overall_means = multiplicities @ (class_sizes * accuracies) / (multiplicities @ class_sizes)
     intervals = np.empty((codes.shape[1], n_operations, 2))
     for edge in range(codes.shape[1]):
         n_cells = np.zeros((len(class_sizes), n_operations))  # cells of each class with each operation on this edge
         np.add.at(n_cells, (class_indices, codes[:, edge]), 1)
-        means = multiplicities @ (n_cells * accuracies[:, None]) / (multiplicities @ n_cells)
-        intervals[edge] = np.quantile(means - overall[:, None], (0.025, 0.975), axis=0).T
+        means_with_operation = multiplicities @ (n_cells * accuracies[:, None]) / (multiplicities @ n_cells)
+        intervals[edge] = np.quantile(means_with_operation - overall_means[:, None], (0.025, 0.975), axis=0).T
     return intervals

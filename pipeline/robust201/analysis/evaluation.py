@@ -24,11 +24,11 @@ from robust201.tasks.strengths import format_strength, format_term, parse_streng
 STANDARD_COLUMNS = ("key", "strength", "unit", "accuracy", "low", "high", "confidence", "n_images", "seconds")
 """Columns of the table; measures add further columns."""
 
-_WIDTH = 80
-"""Width of the printed table in characters."""
+_LINE_LENGTH = 80
+"""Maximum number of characters per line of the table as text."""
 
 _TOLERANCE = 1e-2
-"""Maximum difference of one network's logits between batch sizes or machines, as a fraction of the largest logit."""
+"""Maximum difference of a network's logits between batch sizes or machines, relative to the largest absolute logit."""
 
 
 class KeyResults(NamedTuple):
@@ -154,15 +154,15 @@ class Evaluation:
         Raises:
             ConfigError: a name has no evaluation.
         """
-        known = list(self.evaluations)
+        evaluated_pairs = list(self.evaluations)
         selected: dict[KeyAndStrength, None] = {}
         for name in [names] if isinstance(names, str) else names:
             keys = expand_keys([name])
-            matches = [pair for pair in known if pair[0] in keys] or [
-                pair for pair in known if pair == self._parse(name)
+            matches = [pair for pair in evaluated_pairs if pair[0] in keys] or [
+                pair for pair in evaluated_pairs if pair == self._parse(name)
             ]
             if not matches:
-                terms = [format_term(key, strength, self.unit_of(key)) for key, strength in known]
+                terms = [format_term(key, strength, self.unit_of(key)) for key, strength in evaluated_pairs]
                 raise ConfigError(
                     f"Looking up evaluations failed for {name!r}: it was not evaluated."
                     f"{did_you_mean(name, dict.fromkeys([*terms, *self.results]))}"
@@ -249,8 +249,8 @@ class Evaluation:
                 measured = {name: row[name] for name in self.results[key].rows[0] if name not in STANDARD_COLUMNS}
                 rows += [[key, strength, f"{name} {_format_measured(value)}"] for name, value in measured.items()]
         table = text_table(["key", "strength", "accuracy, % [95% interval]"], rows, n_left=3)
-        title = textwrap.shorten(f"{self.network} on {len(self.positions):,} images", _WIDTH, placeholder="…")
-        return "\n".join([title, *(line[:_WIDTH] for line in table.splitlines())])
+        title = textwrap.shorten(f"{self.network} on {len(self.positions):,} images", _LINE_LENGTH, placeholder="…")
+        return "\n".join([title, *(line[:_LINE_LENGTH] for line in table.splitlines())])
 
     __repr__ = __str__
 
@@ -321,12 +321,12 @@ def _list_differences(
     protocols: Mapping[str, Mapping[str, Any]],
     strengths: Mapping[str, Collection[float]],
 ) -> Iterator[str]:
-    has_network = (saved.network, saved.network_sha256) == (expected.network, expected.network_sha256)
-    has_images = saved.images_sha256 == expected.images_sha256 and np.array_equal(saved.positions, expected.positions)
+    same_network = (saved.network, saved.network_sha256) == (expected.network, expected.network_sha256)
+    same_images = saved.images_sha256 == expected.images_sha256 and np.array_equal(saved.positions, expected.positions)
     # The logits belong to the first images, so they can be compared only if the images are equal.
-    if not has_network or (has_images and not _are_close(saved.logits, expected.logits)):
+    if not same_network or (same_images and not _are_close(saved.logits, expected.logits)):
         yield "network"
-    if not has_images:
+    if not same_images:
         yield "images"
     for key in (key for key in protocols if key in saved.results):
         fields = different_fields(saved.results[key].protocol, protocols[key])

@@ -14,7 +14,7 @@ from robust201.core.files import atomic_write, load_json, make_folder, write_tex
 
 FILE_NAME = "evaluation.json"
 
-_FORMAT = 2
+_FORMAT_VERSION = 2
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -25,7 +25,7 @@ def is_evaluation(folder: Path) -> bool:
 def write_content(folder: Path, content: Mapping[str, Any]) -> None:
     """Write the content of an evaluation (JSON values and arrays) to a folder, and replace an earlier evaluation."""
     make_folder(folder)
-    document = {"robust201_evaluation": _FORMAT, "sha256": _digest(content), "content": content}
+    document = {"robust201_evaluation": _FORMAT_VERSION, "sha256": _digest(content), "content": content}
     write_text(folder / FILE_NAME, json.dumps(document, default=np.ndarray.tolist))
 
 
@@ -47,11 +47,11 @@ def read_content(folder: Path) -> dict[str, Any]:
         version, digest, content = (document[name] for name in ("robust201_evaluation", "sha256", "content"))
         reason = "its content does not match its SHA-256" if _digest(content) != digest else ""
     except (OSError, ValueError, KeyError, TypeError) as error:
-        version, content, reason = _FORMAT, {}, describe_read_error(error)
-    if version != _FORMAT:
+        version, content, reason = _FORMAT_VERSION, {}, describe_read_error(error)
+    if version != _FORMAT_VERSION:
         raise FormatVersionError(
-            f"Reading an evaluation failed for {path}: expected format {_FORMAT}, got {version!r}. Use the version of "
-            "robust201 that wrote it, or evaluate again."
+            f"Reading an evaluation failed for {path}: expected format {_FORMAT_VERSION}, got {version!r}. Use the "
+            "version of robust201 that wrote it, or evaluate again."
         )
     if reason:
         raise ResultsError(

@@ -18,7 +18,7 @@ LINE_SECONDS = 10.0
 _STATUS_SECONDS = 0.5
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
-"""Whether to show progress, or a function that is called with the numbers of complete and of all evaluations."""
+"""Whether to show progress, or a function that is called with the number of complete evaluations and their total."""
 
 
 @dataclass
@@ -56,18 +56,19 @@ class EvaluationProgress:
         self._start_time = time.monotonic()
 
     def begin_key(self, task: Task, strengths: Sequence[float]) -> None:
-        """Record that a key begins at some strengths and that the previous key is complete."""
+        """Record that the evaluation of a key has started and that the previous key is complete."""
         if not self.key:
             self._first_key_time = time.monotonic()
         unit = unit_of(task.constraint, task.kind)
-        ends = dict.fromkeys(format_strength(strengths[index], unit) for index in (0, -1))
-        self.strengths = f" at {' to '.join(ends)}" if any(ends) else ""
+        extremes = dict.fromkeys(format_strength(strengths[index], unit) for index in (0, -1))
+        self.strengths = f" at {' to '.join(extremes)}" if any(extremes) else ""
         self.key, self.stage, self._n_strengths, self._passes_of_key = task.key, "", len(strengths), 0.0
 
     def begin_stage(self, number: int, key: str, n_images: int) -> None:
-        """Record that the attack `key` of an ensemble begins on `n_images`, the remaining images of all strengths.
+        """Record that the attack `key` of an ensemble has started.
 
-        The ensemble's cost is estimated again, because an attack receives only images that withstood earlier attacks.
+        The ensemble's cost is estimated again, because an attack receives only images that withstood earlier
+        attacks; `n_images` is their number, summed over strengths.
         """
         stage_costs = self.stage_costs[self.key]
         fraction = n_images / max(1, self.n_images * self._n_strengths)

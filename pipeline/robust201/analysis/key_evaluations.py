@@ -39,7 +39,7 @@ from robust201.tasks.parameters import Parameters
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 """Measurements of every key that has predictions."""
 
-_COUNTED_IMAGES = 8
+_N_COUNTED_IMAGES = 8
 """Number of images on which the passes of a user's attack are counted, and whose logits are saved."""
 
 _N_GRADIENT_IMAGES = 64
@@ -54,76 +54,76 @@ class Run:
 
     Attributes:
         protocols: protocol of each key.
-        shown: the displayed progress.
+        progress: progress that is displayed.
         options: the caller's arguments.
-        empty: evaluation of the network and images that has no results yet.
+        template: evaluation of the network and images that has no results yet.
     """
 
     context: Context
     images: ImageSet
     protocols: Mapping[str, Mapping[str, Any]]
-    shown: EvaluationProgress
+    progress: EvaluationProgress
     options: Options
-    empty: Evaluation
+    template: Evaluation
 
     def stage_file(self, key: str, strengths: Sequence[float]) -> StageFile | None:
         """Return the file with the progress of an ensemble; None if results are not saved."""
         if self.options.save is None:
             return None
-        network = self.empty.network_sha256, self.empty.logits
-        images = self.empty.images_sha256, self.empty.positions
+        network = self.template.network_sha256, self.template.logits
+        images = self.template.images_sha256, self.template.positions
         return StageFile(Path(self.options.save), key, [network, images, self.protocols[key], strengths])
 
-    def count(self, n_evaluations: int) -> None:
+    def count_complete(self, n_evaluations: int) -> None:
         """Count further complete evaluations, and report their total number to the caller."""
-        self.shown.n_evaluations_done += n_evaluations
+        self.progress.n_evaluations_done += n_evaluations
         if not isinstance(self.options.progress, bool):
-            self.options.progress(self.shown.n_evaluations_done, self.shown.n_evaluations)
+            self.options.progress(self.progress.n_evaluations_done, self.progress.n_evaluations)
 
-    def estimate(self, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> None:
+    def estimate_passes(self, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> None:
         """Estimate the passes of each key that is not saved, for the display of the time left."""
-        n_images = self.shown.n_images = len(self.images)
-        self.shown.costs = {
+        n_images = self.progress.n_images = len(self.images)
+        self.progress.costs = {
             task.key: n_images * len(missing) * _count_passes(self.context, task, parameters, self.images)
             for task, parameters in keys
             if (missing := _missing_strengths(parameters, saved.get(task.key)))
         }
-        self.shown.stage_costs = {
+        self.progress.stage_costs = {
             task.key: parameters.stage_passes(self.images.n_classes)
             for task, parameters in keys
             if isinstance(parameters, Standard)
         }
-        self.shown.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
+        self.progress.n_evaluations = sum(len(parameters.strengths) for _, parameters in keys)
 
 
 def evaluate_keys(run: Run, keys: RequestedKeys, saved: Mapping[str, KeyResults]) -> Evaluation:
     """Evaluate all images under all keys, except where results are saved, and return the results with warnings."""
     results: dict[str, KeyResults] = {}
-    notices = [*run.empty.notices]
-    run.estimate(keys, saved)
+    notices = [*run.template.notices]
+    run.estimate_passes(keys, saved)
     kinds = {task.kind for task, _ in keys}
     if kinds - {"measure"} and "clean" not in kinds:
         is_correct = _logits_of(run.context, run.images).argmax(dim=1).numpy() == run.images.labels
-        _report_chance(run, int(is_correct.sum()), notices)
+        _warn_if_at_chance(run, int(is_correct.sum()), notices)
     for task, parameters in keys:
-        results[task.key] = _complete(run, task, parameters, saved.get(task.key))
+        results[task.key] = _evaluate_missing(run, task, parameters, saved.get(task.key))
         check_again(run.context.classifier, name=run.options.name_of(run.context.classifier.network))
         if task.key == "clean":
-            _report_chance(run, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), notices)
+            _warn_if_at_chance(run, int(results["clean"].outcomes[CLEAN_STRENGTH].sum()), notices)
         if run.options.save is not None:
             new_results = {task.key: results[task.key]}
-            dataclasses.replace(run.empty, results=new_results, notices=tuple(notices)).save(run.options.save)
+            dataclasses.replace(run.template, results=new_results, notices=tuple(notices)).save(run.options.save)
             delete_stages(Path(run.options.save), task.key)
-    return dataclasses.replace(run.empty, results=results, notices=tuple(notices))
+    return dataclasses.replace(run.template, results=results, notices=tuple(notices))
 
 
-def _complete(run: Run, task: Task, parameters: Parameters, saved: KeyResults | None) -> KeyResults:
-    """Return the results of a key; strengths that are not saved are evaluated."""
+def _evaluate_missing(run: Run, task: Task, parameters: Parameters, saved: KeyResults | None) -> KeyResults:
+    """Evaluate the strengths of a key that are not saved, and return the results of all its strengths."""
     missing = _missing_strengths(parameters, saved)
     if saved is None:
         return _evaluate_strengths(run, task, parameters, missing)
     if n_saved := len(parameters.strengths) - len(missing):
-        run.count(n_saved)
+        run.count_complete(n_saved)
     results = saved.merge(_evaluate_strengths(run, task, parameters, missing)) if missing else saved
     return results.select(parameters.strengths)
 
@@ -134,13 +134,13 @@ def _missing_strengths(parameters: Parameters, saved: KeyResults | None) -> tupl
 
 
 def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths: tuple[float, ...]) -> KeyResults:
-    run.shown.begin_key(task, strengths)
+    run.progress.begin_key(task, strengths)
     results = []
     # Custom code may use torch's generator, so the generator is seeded from the user's seed and the key.
     with dataclasses.replace(run.context, key=task.key).seeded(0):
         for result in _evaluate_key(run, task, parameters, strengths):
             results.append(result)
-            run.count(1)
+            run.count_complete(1)
     results.sort(key=lambda result: result.strength)
     outcomes = {
         result.strength: result.values[PREDICTIONS] == run.images.labels
@@ -151,7 +151,7 @@ def _evaluate_strengths(run: Run, task: Task, parameters: Parameters, strengths:
     return KeyResults(tuple(map(_make_table_row, results)), run.protocols[task.key], outcomes, distances)
 
 
-def _report_chance(run: Run, n_correct: int, notices: list[str]) -> None:
+def _warn_if_at_chance(run: Run, n_correct: int, notices: list[str]) -> None:
     """Warn if a network's clean accuracy is not above chance."""
     classifier, n_images = run.context.classifier, len(run.images)
     if is_at_chance(n_correct / n_images, n_images, classifier.n_classes):
@@ -173,7 +173,7 @@ def _logits_of(context: Context, image_set: ImageSet) -> torch.Tensor:
 
 def logits_of_first(context: Context, image_set: ImageSet) -> tuple[float, ...]:
     """Return the logits of the first few images as one sequence of at most 1,000 numbers."""
-    return tuple(_logits_of(context, head(image_set, _COUNTED_IMAGES)).flatten()[:1000].tolist())
+    return tuple(_logits_of(context, head(image_set, _N_COUNTED_IMAGES)).flatten()[:1000].tolist())
 
 
 def head(images: ImageSet, count: int | None) -> ImageSet:
@@ -187,7 +187,7 @@ def _count_passes(context: Context, task: Task, parameters: Parameters, image_se
     """Return the passes per image and strength; they are counted for a user's attack that does not declare them."""
     if not isinstance(task, UserTask) or task.kind != "attack" or getattr(parameters, "passes", None) is not None:
         return parameters.n_passes(image_set.n_classes)
-    first_images = head(image_set, _COUNTED_IMAGES)
+    first_images = head(image_set, _N_COUNTED_IMAGES)
     resident = copy_to_device(first_images, context.classifier.device)
     request = Request(parameters.strengths, resident.pixels, resident.labels, first_images.indices)
     context = dataclasses.replace(context, key=task.key)
@@ -224,8 +224,8 @@ def _evaluate_key(
                 image_set,
                 measurements,
                 provenance={},
-                on_stage=run.shown.begin_stage,
-                on_passes=run.shown.add_passes,
+                on_stage=run.progress.begin_stage,
+                on_passes=run.progress.add_passes,
                 saved_stages=run.stage_file(task.key, remaining),
             ):
                 remaining = tuple(strength for strength in remaining if strength != result.strength)
@@ -234,7 +234,7 @@ def _evaluate_key(
             sizes = classifier.batch_sizes, run.context.attacked_model.batch_sizes
             if not is_out_of_memory(error) or halve_all(*sizes) is None:
                 raise
-            run.shown.begin_key(task, remaining)
+            run.progress.begin_key(task, remaining)
         if remaining:  # not in the `except` block, in which the error keeps the tensors of the evaluation alive
             free_cached_memory(classifier.device)
 
@@ -282,7 +282,7 @@ def describe_weak_attacks(
     flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
     flags_by_check: dict[str, list[AttackFlag]] = {}
     for flag in flags:
-        if flag.check != AT_CHANCE:  # reported by `_report_chance`
+        if flag.check != AT_CHANCE:  # reported by `_warn_if_at_chance`
             flags_by_check.setdefault(flag.check, []).append(flag)
     messages = []
     for first, *others in flags_by_check.values():

@@ -35,13 +35,13 @@ def correlate_measures(
     """Correlate every measure with the accuracies under every key and strength.
 
     A correlation is over the architectures that have the measure, the accuracies at all of the key's (selected)
-    strengths and, if any architecture has one, the clean accuracy. If there are fewer than `MIN_ARCHITECTURES`, the row
-    is left out. Intervals are 95% intervals over architectures (see `statistics.rank_correlation`).
+    strengths and, if known, the number of parameters and the clean accuracy. Rows with fewer than `MIN_ARCHITECTURES`
+    architectures are left out. Intervals are 95% intervals over architectures (see `statistics.rank_correlation`).
 
     Args:
         results: results of a dataset.
-        table: measures to use instead of those of the results (see `collect_measures`).
-        keys: scores, keys and keys at a strength that select accuracies (see `terms.find_evaluations`); None for all.
+        table: measures to use instead of the measures in `results` (see `collect_measures`).
+        keys: names of accuracies: scores, keys or keys at a strength (see `terms.find_evaluations`); None for all.
 
     Returns:
         One row per measure, key and strength, with the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b. `partial`
@@ -57,7 +57,7 @@ def correlate_measures(
     rows = []
     # Keys are processed one by one, because memory grows with the square of the number of columns. Columns are
     # addressed by index, because measures may have any name.
-    for (names, group), key in product(_group_by_architectures(measures), dict.fromkeys(key for key, _ in evaluations)):
+    for (measure_names, group), key in product(_group_by_architectures(measures), dict(evaluations)):
         strengths = [strength for name, strength in evaluations if name == key]
         columns = [*group.items(), *((key, results.column(key, strength)) for strength in strengths)]
         parameters_index = clean_index = None
@@ -67,18 +67,17 @@ def correlate_measures(
         if key != CLEAN and (CLEAN, CLEAN_STRENGTH) in results.columns:
             clean_index = len(columns)
             columns.append((CLEAN, results.column(CLEAN)))
-        complete_values = np.stack([column.to_numpy(np.float64) for _, column in columns], axis=1)
-        complete_values = complete_values[~np.isnan(complete_values).any(axis=1)]
+        values = np.stack([column.to_numpy(np.float64) for _, column in columns], axis=1)
+        complete_values = values[~np.isnan(values).any(axis=1)]
         if len(complete_values) < MIN_ARCHITECTURES:
             continue
         kendall = correlate_ranks(complete_values)
-        for measure_index, measure in enumerate(names):
-            own_parameters = None if measure == PARAMETERS else parameters_index
-            controls = [control for control in (own_parameters, clean_index) if control is not None]
-            for target_index, strength in enumerate(strengths, start=len(names)):
+        for measure_index, measure in enumerate(measure_names):
+            size_control = None if measure == PARAMETERS else parameters_index
+            controls = [control for control in (size_control, clean_index) if control is not None]
+            for target_index, strength in enumerate(strengths, start=len(measure_names)):
                 identity = (results.name, measure, key, strength, len(complete_values))
-                pair = measure_index, target_index
-                coefficients = _correlation_row(kendall, pair, controls, parameters_index)
+                coefficients = _correlation_row(kendall, measure_index, target_index, controls, parameters_index)
                 rows.append(dict(zip(CORRELATION_COLUMNS, identity, strict=False)) | coefficients)
     frame = pd.DataFrame(rows, columns=list(CORRELATION_COLUMNS))
     positions = {name: position for position, name in enumerate(measures.columns)}
@@ -94,18 +93,15 @@ def _group_by_architectures(measures: pd.DataFrame) -> list[tuple[list[str], pd.
 
 
 def _correlation_row(
-    kendall: Coefficients,
-    pair: tuple[int, int],
-    controls: Sequence[int],
-    parameters_index: int | None,
+    kendall: Coefficients, measure_index: int, target_index: int, controls: Sequence[int], parameters_index: int | None
 ) -> dict[str, object]:
     intervals = {
-        "kendall": kendall.interval(*pair),
-        "partial": kendall.partial_correlation(*pair, controls),
-        "gain": None if parameters_index is None else kendall.gain(pair[0], parameters_index, pair[1]),
+        "kendall": kendall.interval(measure_index, target_index),
+        "partial": kendall.partial_correlation(measure_index, target_index, controls),
+        "gain": kendall.gain(measure_index, parameters_index, target_index) if parameters_index is not None else None,
     }
     row: dict[str, object] = {"beats_parameters": intervals["gain"] is not None and intervals["gain"].low > 0}
     for name, interval in intervals.items():
-        estimate = (np.nan,) * 3 if interval is None else interval
-        row |= dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
+        estimate_and_ends = (np.nan,) * 3 if interval is None else interval
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), estimate_and_ends, strict=True))
     return row

@@ -144,7 +144,7 @@ def _warn_about_unused_classes(labels: NDArray[np.int64], n_classes: int) -> Non
 def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
     """Return a source of generated corrupted images."""
 
-    def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def corrupt_rows(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         from robust201.corruptions.frost_textures import synthetic_frost
         from robust201.corruptions.generator import corrupt
 
@@ -153,7 +153,7 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImageSource:
         corrupted_pixels = corrupt(clean, key, severity, seed=seed, indices=rows, frost=synthetic_frost(seed))
         return corrupted_pixels.transpose(0, 3, 1, 2)
 
-    return corrupted
+    return corrupt_rows
 
 
 def uncorruptible_reason(images: ImageSet) -> str | None:
@@ -192,10 +192,10 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
     pair = (value.mean, value.std) if isinstance(value, Normalisation) else value
     try:
         mean, std = (tuple(map(float, numbers)) for numbers in pair)
-        is_pair = len(mean) == len(std) and len(mean) in {1, 3}
+        is_valid = len(mean) == len(std) and len(mean) in {1, 3}
     except (TypeError, ValueError):
-        is_pair = False
-    if not is_pair:
+        is_valid = False
+    if not is_valid:
         raise ConfigError(
             f"Reading arguments failed for `normalisation`: expected (mean, std), each with three numbers, or one for "
             f"grey images, got {reprlib.repr(value)}. Pass means and standard deviations of pixels in [0, 1]."

@@ -15,17 +15,17 @@ from robust201.analysis.tables import Cell, format_percent, format_range, latex_
 from robust201.analysis.terms import mean_accuracy, require_evaluations
 from robust201.core.records import ArchitectureId
 from robust201.dataset.layout import CLEAN, kind_of
-from robust201.dataset.outcomes import Outcomes, checked_outcomes
+from robust201.dataset.outcomes import Outcomes, read_checked_outcomes
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import unpack_outcomes
 from robust201.statistics.significance import Ties, mean_accuracy_intervals, mean_accuracy_ties, ties_with_best
 from robust201.tasks.constraints import LINF
 
-REFERENCE_EPSILON_255 = 1.0
+REFERENCE_EPSILON = 1.0
 REFERENCE_SEVERITY = 3.0
 """Default strengths: epsilon in the key's unit (1/255 in a Linf ball), and severity (see `nearest_strength`)."""
 
-_MAX_NAMED = 3
+_MAX_TIES = 3
 """Maximum number of tied networks that a sentence names."""
 
 _NETWORKS_PER_BLOCK = 256
@@ -105,10 +105,10 @@ def rank_networks(
     if not standings:
         networks = {network: results.network_label(network) for network in results.architectures}
         return Ranking(pd.DataFrame(columns=_COLUMNS), {}, "", networks, "", "")
-    not_clean = [standing for standing in standings if standing["evaluation"].iloc[0] != CLEAN]
+    perturbed = [standing for standing in standings if standing["evaluation"].iloc[0] != CLEAN]
     attacks = [] if names is not None else _attacks_on_most_networks(results, standings)
     # The strongest attack has the lowest mean accuracy.
-    first = min(attacks, key=lambda standing: float(standing["accuracy"].mean()), default=[*not_clean, *standings][0])
+    first = min(attacks, key=lambda standing: float(standing["accuracy"].mean()), default=(perturbed or standings)[0])
     # Networks without results under the first evaluation come last.
     ranked = list(dict.fromkeys(network for standing in (first, *standings) for network in standing["network"]))
     shown = ranked[:max_networks]
@@ -188,7 +188,7 @@ def nearest_strength(key: str, strengths: Sequence[float]) -> float:
 
     Of two equally near strengths, the lower one is returned.
     """
-    target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255
+    target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON
     return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
 
@@ -197,7 +197,7 @@ def _rank_by(results: DatasetResults, name: str) -> pd.DataFrame:
     evaluations = require_evaluations(results, name)
     ordered = order_networks(results, mean_accuracy(results, name))
     frame = pd.DataFrame(ordered, columns=list(RankedNetwork._fields))
-    frame = frame.sort_values(["rank", "network"], ignore_index=True)  # if several are best, tests use the lowest id
+    frame = frame.sort_values(["rank", "network"], ignore_index=True)  # of equally good ones, tests use the first
     accuracies, networks = frame["accuracy"].to_numpy(np.float64), frame["network"].tolist()
     counts = results.image_counts.loc[networks, evaluations]
     n_images = counts.iloc[:, 0].where(counts.nunique(axis=1, dropna=False) == 1).to_numpy(np.float64)
@@ -237,7 +237,7 @@ def _stored_outcomes(
     """Return the outcomes of each evaluation, in the networks' order; None if any network lacks outcomes."""
     all_outcomes = []
     for key, strength in evaluations:
-        outcomes = checked_outcomes(results.reader, results.name, key, strength)
+        outcomes = read_checked_outcomes(results.reader, results.name, key, strength)
         if outcomes is None or not {*networks} <= {*outcomes.architectures}:
             return None
         all_outcomes.append(outcomes.of(networks))
@@ -258,18 +258,18 @@ def _count_correct_evaluations(all_outcomes: Sequence[Outcomes]) -> NDArray[np.u
 def _describe_best(results: DatasetResults, standing: pd.DataFrame) -> str:
     """Return a sentence on the best network of a ranking, and the networks tied with it."""
     best, label = standing.iloc[0], standing["label"].iloc[0]
-    network, n_all = results.network_label(best["network"]), len(results.architectures)
-    if len(standing) < n_all:
-        label += f", {len(standing):,} of {n_all:,} networks"
+    network, n_networks = results.network_label(best["network"]), len(results.architectures)
+    if len(standing) < n_networks:
+        label += f", {len(standing):,} of {n_networks:,} networks"
     accuracy = format_percent(best["accuracy"], best["low"], best["high"], unit="%")
     if len(standing) == 1:
-        only = "the only network" if n_all == 1 else "the only network ranked"
+        only = "the only network" if n_networks == 1 else "the only network ranked"
         return f"On {results.label}, the accuracy of {network}, {only}, is {accuracy} ({label})."
     if results.chance_level is not None and best["low"] <= results.chance_level:
         return f"On {results.label}, no network is clearly above chance ({label})."
     ties = "" if standing["n_images"].isna().any() else f", {_describe_ties(results, standing)}"
-    word = "accurate" if best["evaluation"] == CLEAN else "robust"
-    return f"On {results.label}, the most {word} network is {network} ({label}: {accuracy}){ties}."
+    adjective = "accurate" if best["evaluation"] == CLEAN else "robust"
+    return f"On {results.label}, the most {adjective} network is {network} ({label}: {accuracy}){ties}."
 
 
 def _describe_ties(results: DatasetResults, standing: pd.DataFrame) -> str:
@@ -278,7 +278,7 @@ def _describe_ties(results: DatasetResults, standing: pd.DataFrame) -> str:
         return "ahead of all others"
     if len(names) == len(standing) - 1 > 1:
         return "tied with all others"
-    shown = names[:_MAX_NAMED] + ([f"{len(names) - _MAX_NAMED:,} more"] if len(names) > _MAX_NAMED else [])
+    shown = names[:_MAX_TIES] + ([f"{len(names) - _MAX_TIES:,} more"] if len(names) > _MAX_TIES else [])
     return f"tied with {', '.join([*shown[:-2], ' and '.join(shown[-2:])])}"
 
 

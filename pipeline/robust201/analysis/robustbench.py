@@ -54,9 +54,9 @@ LEADERBOARDS = {
 def check_images(preset: str, images: ImageSet) -> None:
     """Reject images that cannot be test images of CIFAR-10, by dataset name, size and number of images per class."""
     counts = {*np.bincount(images.labels, minlength=N_CLASSES).tolist()}
-    is_plausible = len(images.labels) < N_IMAGES or counts == {N_IMAGES // N_CLASSES}
+    has_plausible_counts = len(images.labels) < N_IMAGES or counts == {N_IMAGES // N_CLASSES}
     is_other_dataset = images.dataset in DATASETS and images.dataset != DATASET
-    if is_other_dataset or images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not is_plausible:
+    if is_other_dataset or images.images.shape[2:] != (_IMAGE_SIZE, _IMAGE_SIZE) or not has_plausible_counts:
         raise DatasetError(
             f"Reading images failed for {preset}: expected the test images of {DATASET} ({_IMAGE_SIZE}x{_IMAGE_SIZE} "
             f"pixels, {N_IMAGES // N_CLASSES:,} of each class), got {images.dataset}: "

@@ -52,13 +52,13 @@ def read_evaluations(
     """
     results = choose_results(read_results(Dataset(folder).select([name])), data, folder, "Comparing networks")
     if keys is None:
-        columns = _default_columns(results)
+        keys_and_strengths = _default_evaluations(results)
     else:
-        columns = list(dict.fromkeys(column for key in keys for column in require_evaluations(results, key)))
-    return {str(network): _read_evaluation(results, network, columns) for network in results.architectures}
+        keys_and_strengths = list(dict.fromkeys(pair for key in keys for pair in require_evaluations(results, key)))
+    return {str(network): _read_evaluation(results, network, keys_and_strengths) for network in results.architectures}
 
 
-def _default_columns(results: DatasetResults) -> list[tuple[str, float]]:
+def _default_evaluations(results: DatasetResults) -> list[tuple[str, float]]:
     keys = dict.fromkeys(key for key, _ in results.columns)
     stored_keys = [key for key in keys if has_outcomes_of(results.reader, results.name, key)]
     # If no key has stored outcomes, reading the first key raises an error that says what is missing.
@@ -66,11 +66,11 @@ def _default_columns(results: DatasetResults) -> list[tuple[str, float]]:
 
 
 def _read_evaluation(
-    results: DatasetResults, network: ArchitectureId, columns: Sequence[tuple[str, float]]
+    results: DatasetResults, network: ArchitectureId, keys_and_strengths: Sequence[tuple[str, float]]
 ) -> Evaluation:
     reader = results.reader
     outcomes_by_key: dict[str, dict[float, NDArray[np.bool_]]] = {}
-    for key, strength in columns:
+    for key, strength in keys_and_strengths:
         correct = reader.outcomes(results.name, key, strength).of([network]).correct[0]
         outcomes_by_key.setdefault(key, {})[strength] = correct
     images = read_images(reader, results.name)

@@ -1,10 +1,11 @@
 """APGD on the cross-entropy, and on the targeted difference of logits ratio (DLR).
 
 Source: Croce and Hein, ICML 2020, algorithm 1 and equation 7, and ICML 2021 (L1);
-`pyautoattack.autopgd_base.APGDAttack` and `APGDAttack_targeted`. In Linf and L2, the momentum is .75, and the step size
-(first 2 epsilon) is halved at checkpoints where progress stalls (rho .75). In L1, steps are sparse, have no momentum
-and begin at the radius. Each run has one random start. The attack continues for images that are already fooled, because
-AutoAttack returns the last misclassified iterate. A run never removes samples, so the host never waits for the device.
+`pyautoattack.autopgd_base.APGDAttack` and `APGDAttack_targeted`. In Linf and L2, the momentum is .75, and the step
+size (first 2 epsilon) is halved at checkpoints where progress stalls (rho .75). In L1, steps are sparse and have no
+momentum, and the first step size is the radius. Each run has one random start. The attack continues for images that are
+already fooled, because AutoAttack returns the last misclassified iterate. A run never removes samples, so the host
+never waits for the device.
 
 An image's targets are the classes with the second largest, third largest, … logit of the clean image. Each target has
 `restarts` consecutive runs. The targeted loss needs at least four classes.
@@ -58,10 +59,10 @@ def _targeted_loss(model: BatchedModel, samples: Samples, rank: int) -> _Differe
     def targeted_difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         # AutoAttack's expression, unchanged: reordering terms changes the last bits of the gradient.
         true_classes, target_classes = samples.labels[rows].clone(), targets[rows].clone()
-        ordered, _ = logits.sort(dim=1)
+        sorted_logits, _ = logits.sort(dim=1)
         row_numbers = torch.arange(len(logits), device=logits.device)
         return -(logits[row_numbers, true_classes] - logits[row_numbers, target_classes]) / (
-            ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
+            sorted_logits[:, -1] - 0.5 * (sorted_logits[:, -3] + sorted_logits[:, -4]) + 1e-12
         )
 
     return lambda images: model.value_and_gradient(images, targeted_difference_of_logits_ratio)
@@ -135,4 +136,4 @@ def _ascend_in_shrinking_balls(samples: Samples, n_steps: int, differentiate: _D
 
 
 def _project_to_l1(samples: Samples, images: torch.Tensor, radii: NDArray[np.float64]) -> torch.Tensor:
-    return images + correction_to_l1(samples.clean, images - samples.clean, samples.column(radii))
+    return images + correction_to_l1(samples.clean, images - samples.clean, samples.per_sample(radii))

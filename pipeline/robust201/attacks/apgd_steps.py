@@ -110,8 +110,8 @@ class L1Steps:
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: NDArray[np.float64], start: torch.Tensor | None) -> None:
-        self._clean, self._radii = samples.clean, samples.column(radii)
-        self._min_sizes = samples.column(radii / 10.0)
+        self._clean, self._radii = samples.clean, samples.per_sample(radii)
+        self._min_sizes = samples.per_sample(radii / 10.0)
         self._sizes = self._radii
         self._interval = max(int(0.04 * n_steps), 1)
         n_values = samples.clean[0].numel()

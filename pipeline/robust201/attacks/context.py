@@ -27,8 +27,8 @@ class Request:
         on_stage: called at the beginning of each stage of an ensemble (in the reference engine, for each batch), with
             the stage's number, its key and its number of samples.
         on_passes: see `Watch`.
-        resumed: saved progress from which an ensemble continues; None to start at the beginning. Only the fused engine
-            saves and resumes stages.
+        resume_from: saved progress from which an ensemble continues; None to start at the beginning. Only the fused
+            engine saves and resumes stages.
         save_stage: called with the progress at the beginning of each stage but the first, when all images that earlier
             stages fooled have been yielded.
     """
@@ -39,14 +39,14 @@ class Request:
     indices: NDArray[np.int64]
     on_stage: Callable[[int, str, int], None] | None = None
     on_passes: Callable[[int], None] | None = None
-    resumed: "StageProgress | None" = None
+    resume_from: "StageProgress | None" = None
     save_stage: "Callable[[StageProgress], None] | None" = None
 
     def are_yielded(self) -> NDArray[np.bool_]:
         """Return which images were yielded at each strength before the evaluation was interrupted: (S, N)."""
-        yielded = np.full(len(self.strengths) * len(self.images), self.resumed is not None)
-        if self.resumed is not None:
-            yielded[self.resumed.remaining] = False
+        yielded = np.full(len(self.strengths) * len(self.images), self.resume_from is not None)
+        if self.resume_from is not None:
+            yielded[self.resume_from.remaining] = False
         return yielded.reshape(len(self.strengths), len(self.images))
 
 

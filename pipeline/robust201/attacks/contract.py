@@ -107,8 +107,8 @@ def check_batches(
     """
     n_yields = torch.from_numpy(request.are_yielded()).to(request.images.device, torch.int32)
 
-    def count_faults(violations: torch.Tensor) -> int:
-        """Return the number of violations of the contract; raise an error if the watch has recorded faults."""
+    def read_count(violations: torch.Tensor) -> int:
+        """Return a number of violations from the device; raise an error if the watch has recorded faults."""
         n_recorded = torch.zeros_like(violations) if watch is None else watch.n_faults
         n_violations, n_faults = torch.stack((violations, n_recorded)).cpu().tolist()
         if n_faults and watch is not None:
@@ -116,11 +116,11 @@ def check_batches(
         return int(n_violations)
 
     for batch in perturbed:
-        _check_form(batch, name, request)
-        if count_faults(_count_violations(batch, n_yields[batch.strength_index], request, constraint)):
-            raise _violation(batch, name, n_yields, request, constraint)
+        _check_shape_and_type(batch, name, request)
+        if read_count(_count_violations(batch, n_yields[batch.strength_index], request, constraint)):
+            raise _violation_error(batch, name, n_yields, request, constraint)
         yield batch
-    if count_faults((n_yields != 1).sum()):
+    if read_count((n_yields != 1).sum()):
         raise _coverage_error(name, n_yields != 1)
 
 
@@ -141,7 +141,7 @@ def _count_violations(
     return torch.stack(violations).sum()
 
 
-def _violation(
+def _violation_error(
     batch: Perturbed, name: str, n_yields: torch.Tensor, request: Request, constraint: Constraint | None
 ) -> PerturbationError:
     """Return the error of a batch that breaks the contract; the host may wait."""
@@ -150,27 +150,27 @@ def _violation(
     lowest, highest = float(batch.images.min()), float(batch.images.max())
     if constraint is None or not (lowest >= 0 and highest <= 1):
         advice = ", which must clamp pixels to [0, 1] and must not divide by zero"
-        return _bug(name, "pixels in [0, 1]", f"[{lowest}, {highest}]", advice)
+        return _bug_error(name, "pixels in [0, 1]", f"[{lowest}, {highest}]", advice)
     strength = request.strengths[batch.strength_index]
     distance = float(constraint.distances(batch.images - to_float(request.images[batch.positions])).max())
     epsilon = format_strength(strength, unit_of(constraint, "attack"))
     ball = f"{constraint.name} distances up to epsilon {epsilon} ({constraint.radius(strength):.6g})"
-    return _bug(name, ball, f"{distance:.6g}")
+    return _bug_error(name, ball, f"{distance:.6g}")
 
 
 def _coverage_error(name: str, is_wrong: torch.Tensor) -> PerturbationError:
     position = int(is_wrong.nonzero()[0, 1])
-    return _bug(name, "each image once per strength", f"image {position} more often or not at all")
+    return _bug_error(name, "each image once per strength", f"image {position} more often or not at all")
 
 
-def _check_form(batch: Perturbed, name: str, request: Request) -> None:
+def _check_shape_and_type(batch: Perturbed, name: str, request: Request) -> None:
     """Check a batch's shape and type, without waiting for the device."""
     shape = (len(batch.positions), *request.images.shape[1:])
     if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
-        raise _bug(name, f"float32 images of shape {shape}", f"{batch.images.dtype} {tuple(batch.images.shape)}")
+        raise _bug_error(name, f"float32 images of shape {shape}", f"{batch.images.dtype} {tuple(batch.images.shape)}")
 
 
-def _bug(name: str, expected: str, got: str, advice: str = "") -> PerturbationError:
+def _bug_error(name: str, expected: str, got: str, advice: str = "") -> PerturbationError:
     return PerturbationError(
         f"Perturbing failed for {name}: expected {expected}, got {got}. This is a bug in the attack{advice}. "
         "Correct or remove the attack."

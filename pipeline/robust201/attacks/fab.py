@@ -27,7 +27,7 @@ _PROJECTIONS = {"Linf": project_linf, "L2": project_l2, "L1": project_l1}
 
 def attack(model: BatchedModel, samples: Samples, options: FabTargeted) -> torch.Tensor:
     """Return each image's nearest misclassified iterate if it lies in the ball, otherwise the clean image."""
-    images, rows = samples.by_image()
+    images, rows = samples.unique_images()
     nearest = _search(model, images, options.steps, options.norm)[rows]
     distances = norms(samples.clean - nearest, options.norm)
     return torch.where(per_image(distances > samples.epsilons.flatten()), samples.clean, nearest)

@@ -16,7 +16,7 @@ from robust201.tasks.attacks import Fgsm
 
 def attack(model: BatchedModel, samples: Samples, _options: Fgsm) -> torch.Tensor:
     """Return the images after one step."""
-    images, rows = samples.by_image()
+    images, rows = samples.unique_images()
     direction = model.loss_and_gradient(images.clean, images.labels)[2].sign().index_select(0, rows)
     stepped = direction.mul_(samples.epsilons).add_(samples.clean)
     # Foolbox projects to the ball, clips to [0, 1], and projects again. Repeat all three, because each of them rounds.

@@ -31,7 +31,7 @@ _Project = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def attack(model: BatchedModel, samples: Samples, options: Fmn) -> torch.Tensor:
     """Return each image's nearest misclassified iterate if it lies in the ball, otherwise the clean image."""
-    images, rows = samples.by_image()
+    images, rows = samples.unique_images()
     nearest = find_nearest(model, images, options)[rows]
     return keep_in_balls(CONSTRAINTS[options.norm], samples.clean, nearest, samples.radii)
 

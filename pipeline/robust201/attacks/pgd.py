@@ -35,7 +35,7 @@ def attack(model: BatchedModel, samples: Samples, options: _Options) -> torch.Te
         ball: _Cube | _L2Ball = _L2Ball(samples, options.step_size)
     else:
         ball = _Cube(samples, options)
-    images = ball.start() if options.random_start else samples.clean.clone()
+    images = ball.starting_points() if options.random_start else samples.clean.clone()
     classes = _classes(model, samples, images, options)
     best = _BestIterate(images) if isinstance(options, PgdVariant) and options.iterate == "best" else None
     for _ in range(options.steps):
@@ -67,10 +67,10 @@ class _Cube:
 
     def __init__(self, samples: Samples, options: _Options) -> None:
         self._samples = samples
-        step_sizes = samples.column(options.rel_stepsize * samples.radii)
+        step_sizes = samples.per_sample(options.rel_stepsize * samples.radii)
         self._step_sizes = -step_sizes if _has_target(options) else step_sizes
 
-    def start(self) -> torch.Tensor:
+    def starting_points(self) -> torch.Tensor:
         """Draw starting points uniformly from the ball, clipped to [0, 1]: (B, C, H, W)."""
         epsilons = self._samples.epsilons
         noise = self._samples.uniforms().mul_(2 * epsilons).sub_(epsilons)
@@ -97,7 +97,7 @@ class _L2Ball:
     def __init__(self, samples: Samples, step_size: float) -> None:
         self._samples, self._step_size = samples, step_size
 
-    def start(self) -> torch.Tensor:
+    def starting_points(self) -> torch.Tensor:
         """Draw starting points as Foolbox does.
 
         They are the first n coordinates of points on a sphere in n + 2 dimensions (Voelker et al., 2017).

@@ -2,7 +2,7 @@
 
 Each random number is a function of the seed, the attack's key (its name, such as `pgd`), the run, and the image or
 query. A result therefore does not depend on batches, order or workers, nor on which other images, epsilons and
-architectures are evaluated. They are drawn on the CPU, so attacks on CPU and CUDA use the same numbers. They
+architectures are evaluated. The numbers are drawn on the CPU, so attacks on CPU and CUDA use the same ones. They
 are cached, because attacks on thousands of networks reuse them.
 """
 
@@ -134,12 +134,12 @@ class RandomNumbers:
         window_moves = []
         for query, side in enumerate(sides, start=first_query):
             window_words, is_turned, packed = _draw_window_move(*self._seed_and_key, run, query, channels, n_images)
-            firsts = [
+            first_rows_and_columns = [
                 word * (length - side) >> 32 for word, length in zip(window_words, (height, width) * 2, strict=True)
             ]
             bits = packed[bit_indices >> 3] >> (bit_indices & 7).astype(np.uint8) & 1
             signs = torch.from_numpy(2 * bits.astype(np.float32) - 1).view(-1, channels, 1, 1)
-            window_moves.append(WindowMove.of(firsts, side, is_turned, signs))
+            window_moves.append(WindowMove.of(first_rows_and_columns, side, is_turned, signs))
         return window_moves
 
 

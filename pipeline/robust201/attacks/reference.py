@@ -63,12 +63,12 @@ def attack(context: Context, options: Any, request: Request) -> Iterator[Perturb
             if type(options) in _FOOLBOX_ATTACKS:
                 yield Perturbed(strength_index, positions, run(options, pixels, labels))
                 continue
-            parts = _run_stages(context, request, stages, run, pixels, labels)
+            stage_results = _run_stages(context, request, stages, run, pixels, labels)
             if len(stages) == 1:  # evaluating whole batches gives the same rounding at all epsilons
-                rows, images = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+                rows, images = (torch.cat(tensors) for tensors in zip(*stage_results, strict=True))
                 yield Perturbed(strength_index, positions, images[rows.argsort()])
             else:
-                yield from (Perturbed(strength_index, positions[rows], images) for rows, images in parts)
+                yield from (Perturbed(strength_index, positions[rows], images) for rows, images in stage_results)
 
 
 _Run = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]

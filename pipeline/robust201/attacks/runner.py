@@ -37,32 +37,32 @@ def run_attack(
     radii = np.array([radius_of(strength) for strength in request.strengths], np.float64)
     n_images = len(request.images)
     remaining = np.flatnonzero(~request.are_yielded())
-    if task.procedure.images == "correct" and request.resumed is None:
+    if task.procedure.images == "correct" and request.resume_from is None:
         is_correct = np.tile(_are_correct(model, request), len(radii))
         for group in _split(remaining[~is_correct], model.batch_size):
             samples = _make_samples(request, radii, group, random_numbers)
-            yield from _by_strength(group, n_images, samples.clean)
+            yield from _split_by_strength(group, n_images, samples.clean)
         remaining = remaining[is_correct]
     stages = options.stages(task.key)
-    first_stage = 1 if request.resumed is None else request.resumed.stage
+    first_stage = 1 if request.resume_from is None else request.resume_from.stage
     for number, (key, stage_options) in enumerate(stages[first_stage - 1 :], start=first_stage):
         stage = task if key == task.key else TASKS[key]
         if len(stages) > 1 and request.on_stage is not None:
             request.on_stage(number, key, len(remaining))
         if number > first_stage and request.save_stage is not None:
             request.save_stage(StageProgress(number, remaining))
-        stage_numbers = random_numbers.for_key(key)
+        stage_random_numbers = random_numbers.for_key(key)
         resisting = [np.zeros(0, np.int64)]
-        for group in _groups(stage, remaining, n_images, len(radii), model):
-            samples = _make_samples(request, radii, group, stage_numbers)
+        for group in _split_into_groups(stage, remaining, n_images, len(radii), model):
+            samples = _make_samples(request, radii, group, stage_random_numbers)
             images, is_fooled = _run_stage(stage, stage_options, model, samples)
             if is_fooled is not None and number < len(stages):
                 fooled = is_fooled.cpu().numpy()
                 resisting.append(group[~fooled])
                 fooled_rows = torch.from_numpy(np.flatnonzero(fooled)).to(images.device)
-                yield from _by_strength(group[fooled], n_images, images[fooled_rows])
+                yield from _split_by_strength(group[fooled], n_images, images[fooled_rows])
             else:
-                yield from _by_strength(group, n_images, images)
+                yield from _split_by_strength(group, n_images, images)
         remaining = np.sort(np.concatenate(resisting))
 
 
@@ -109,7 +109,7 @@ def _run_stage(
     return images, is_fooled
 
 
-def _groups(
+def _split_into_groups(
     task: Task, remaining: NDArray[np.int64], n_images: int, n_strengths: int, model: BatchedModel
 ) -> Iterator[NDArray[np.int64]]:
     """Split samples into groups that are attacked together."""
@@ -119,8 +119,8 @@ def _groups(
     images_per_group = max(1, model.pool_size // n_strengths)
     if task.procedure.grouping == "image":
         images_per_group = min(images_per_group, model.batch_size)
-    by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
-    yield from map(np.sort, _split(by_image, images_per_group * n_strengths))
+    sorted_by_image = remaining[np.argsort(remaining % max(1, n_images), kind="stable")]
+    yield from map(np.sort, _split(sorted_by_image, images_per_group * n_strengths))
 
 
 def _split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
@@ -136,18 +136,18 @@ def _make_samples(
         clean=to_float(request.images.index_select(0, device_positions)),  # faster than indexing
         labels=request.labels[device_positions],
         radii=radii[rows // len(request.images)],
-        images=positions,
+        image_numbers=positions,
         indices=np.asarray(request.indices, np.int64)[positions],
         random_numbers=random_numbers,
     )
 
 
-def _by_strength(rows: NDArray[np.int64], n_images: int, images: torch.Tensor) -> Iterator[Perturbed]:
+def _split_by_strength(rows: NDArray[np.int64], n_images: int, images: torch.Tensor) -> Iterator[Perturbed]:
     """Split images (B, C, H, W) into one batch per strength. Their sample numbers `rows` (B,) are ascending."""
     strengths, positions = np.divmod(rows, n_images)
     device_positions = torch.from_numpy(positions).to(images.device)
-    edges = np.searchsorted(strengths, np.arange(strengths[-1] + 2)) if len(rows) else ()
-    for strength, (start, stop) in enumerate(itertools.pairwise(edges)):
+    boundaries = np.searchsorted(strengths, np.arange(strengths[-1] + 2)) if len(rows) else ()
+    for strength, (start, stop) in enumerate(itertools.pairwise(boundaries)):
         if start < stop:
             # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
             yield Perturbed(strength, device_positions[start:stop], images[start:stop].clone())

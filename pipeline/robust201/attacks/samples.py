@@ -20,7 +20,7 @@ class Samples:
         labels: (B,) int64.
         radii: (B,) float64, on the host; the radius of each sample's ball for pixels in [0, 1], or the strength if the
             attack has no ball.
-        images: (B,) int64, on the host; number of each sample's image, which is equal for samples of the same image.
+        image_numbers: (B,) int64, on the host; number of each sample's image, equal for samples of the same image.
         indices: (B,) int64, on the host; position of each sample's image in the dataset's full split, which identifies
             its random numbers.
         random_numbers: source of random numbers.
@@ -30,7 +30,7 @@ class Samples:
     clean: torch.Tensor
     labels: torch.Tensor
     radii: NDArray[np.float64]
-    images: NDArray[np.int64]
+    image_numbers: NDArray[np.int64]
     indices: NDArray[np.int64]
     random_numbers: RandomNumbers
     run: int = 0
@@ -47,9 +47,9 @@ class Samples:
     @cached_property
     def epsilons(self) -> torch.Tensor:
         """Radii of the balls, (B, 1, 1, 1) float32."""
-        return self.column(self.radii)
+        return self.per_sample(self.radii)
 
-    def column(self, values: NDArray[np.float64]) -> torch.Tensor:
+    def per_sample(self, values: NDArray[np.float64]) -> torch.Tensor:
         """Return a number per sample (B,), such as a multiple of `radii`, as (B, 1, 1, 1) float32 on the device.
 
         The numbers are rounded once, as in Foolbox and AutoAttack, which pass Python numbers to torch.
@@ -75,10 +75,12 @@ class Samples:
         if len(rows) < len(self):
             device_rows = torch.from_numpy(rows).to(clean.device)
             clean, labels = clean.index_select(0, device_rows), labels[device_rows]
-        return Samples(clean, labels, self.radii[rows], self.images[rows], self.indices[rows], self.random_numbers, run)
+        return Samples(
+            clean, labels, self.radii[rows], self.image_numbers[rows], self.indices[rows], self.random_numbers, run
+        )
 
-    def by_image(self) -> tuple["Samples", torch.Tensor]:
+    def unique_images(self) -> tuple["Samples", torch.Tensor]:
         """Return one sample per image, in order of appearance, and for each sample the row of its image: (B,) int64."""
-        _, first_samples, inverse = np.unique(self.images, return_index=True, return_inverse=True)
+        _, first_samples, inverse = np.unique(self.image_numbers, return_index=True, return_inverse=True)
         order = np.argsort(first_samples)
         return self.take(first_samples[order]), torch.from_numpy(np.argsort(order)[inverse]).to(self.clean.device)

@@ -33,7 +33,7 @@ AutoAttack's schedule for 10,000 queries, used for any number of queries (`resc_
 def attack(model: BatchedModel, samples: Samples, options: Square) -> torch.Tensor:
     """Return each image's last accepted proposal, or its starting point if none was accepted."""
     proposals = _Squares(model, samples) if options.norm == "Linf" else Moves(model, samples, options.norm)
-    images = proposals.start()
+    images = proposals.starting_points()
     margins = _margins(model.logits(images), samples.labels)
     query = 0
     while query < options.queries:
@@ -85,9 +85,10 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def side_of(query: int, p_init: float, shape: ImageShape, norm: str) -> int:
-    """Return the side of the window in query number `query` (from 0), at least 1; in L2 and L1, odd and at least 3.
+    """Return the side in pixels of the window in query number `query` (from 0): 1 to the image's smaller dimension.
 
-    It is at most the height and width, which may be even. `p_init` is the fraction of pixels inside the first windows.
+    In L2 and L1, it is odd and at least 3, unless the image is too small. `p_init` is the fraction of pixels inside the
+    first windows.
     """
     channels, height, width = shape
     fraction = p_init / 2 ** sum(query > halving for halving in _FRACTION_HALVINGS)
@@ -104,7 +105,7 @@ class _Squares:
         self._model, self._samples = model, samples
         self._windows: list[Window] = []
 
-    def start(self) -> torch.Tensor:
+    def starting_points(self) -> torch.Tensor:
         """Return the starting points: (B, C, H, W)."""
         samples = self._samples
         stripes = samples.random_numbers.stripes(samples.run, samples.indices, samples.shape)
@@ -137,7 +138,7 @@ class _SquareSearch:
         self.images, self._windows = images, windows
         self._clean, self._epsilons = samples.clean[rows], samples.epsilons[rows]
         self._search = model.start_search(images, [window.side for window in windows])
-        self._before = self._proposal = self._window_view = images
+        self._accepted_window = self._proposed_window = self._window_view = images
 
     def propose(self, query: int) -> torch.Tensor:
         """Return the logits (B, C) of the proposals of a query, numbered from the start of the search."""
@@ -146,14 +147,14 @@ class _SquareSearch:
         # Clip only the window, since the other pixels do not change and clipping is idempotent.
         clean = self._clean[:, :, rows, columns]
         self._window_view = self.images[:, :, rows, columns]
-        self._before = self._window_view.clone()
-        proposal = self._before + 2 * self._epsilons * window.signs
+        self._accepted_window = self._window_view.clone()
+        proposal = self._accepted_window + 2 * self._epsilons * window.signs
         lower, upper = clean - self._epsilons, clean + self._epsilons
-        self._proposal = torch.minimum(torch.maximum(proposal, lower), upper).clamp_(0, 1)
-        self._window_view.copy_(self._proposal)
-        return self._search.logits(window.row, window.column, self._proposal)
+        self._proposed_window = torch.minimum(torch.maximum(proposal, lower), upper).clamp_(0, 1)
+        self._window_view.copy_(self._proposed_window)
+        return self._search.logits(window.row, window.column, self._proposed_window)
 
     def accept(self, accepted: torch.Tensor) -> None:
         """Accept the last proposals of some samples: (B,) bool."""
         self._search.accept(accepted)
-        self._window_view.copy_(torch.where(accepted.view(-1, 1, 1, 1), self._proposal, self._before))
+        self._window_view.copy_(torch.where(accepted.view(-1, 1, 1, 1), self._proposed_window, self._accepted_window))

@@ -3,8 +3,8 @@
 Sources: Andriushchenko et al., ECCV 2020, algorithm 3 (L2); Croce and Hein, ICML 2021, appendix (L1);
 `pyautoattack.square.SquareAttack`, whose order of operations this module follows. The search starts with a tiling of
 small patterns with random signs. A query sets the perturbation inside one window to 0 and adds a pattern to another
-window. The other window gets the previous norm of both, plus what was missing to the radius. The whole perturbation is
-then scaled to the radius (L2) or projected onto the ball (L1).
+window. The other window then has the previous norm of both windows, increased by the unused part of the radius. Then
+the whole perturbation is scaled to the radius (L2) or projected onto the ball (L1).
 """
 
 import functools
@@ -30,7 +30,7 @@ class Moves:
         self._model, self._samples, self._norm = model, samples, norm
         self._moves: list[WindowMove] = []
 
-    def start(self) -> torch.Tensor:
+    def starting_points(self) -> torch.Tensor:
         return _Ball(self._samples, self._norm).project(_tiling(self._samples, self._norm))
 
     def draw(self, first_query: int, sides: Sequence[int], active: NDArray[np.int64]) -> None:
@@ -67,7 +67,7 @@ class _Ball:
 
     def __init__(self, samples: Samples, norm: str, rows: torch.Tensor | None = None) -> None:
         self._clean, self._epsilons, self._norm = samples.clean, samples.epsilons, norm
-        self._l1_radii = samples.column((1.0 - 1e-6) * samples.radii)
+        self._l1_radii = samples.per_sample((1.0 - 1e-6) * samples.radii)
         if rows is not None:
             self._clean, self._epsilons, self._l1_radii = (
                 values[rows] for values in (self._clean, self._epsilons, self._l1_radii)

@@ -1,4 +1,4 @@
-"""The command line: a thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage error."""
+"""The command line: a thin function per command. Exit codes: see `help_texts.EPILOG`."""
 
 import sys
 from typing import Annotated

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _NETWORKS_HELP = (
     f"Networks, each with an optional name: plain=NETWORK. A network is a folder of --save, or {NETWORK_HELP}"
 )
-_SAVED_PARAMETERS = ("networks", "data", "keys", "out", "as_json")
+_PARAMETERS_OF_SAVED = ("networks", "data", "keys", "out", "as_json")
 """Parameters that are allowed if all networks have saved results."""
 
 
@@ -86,20 +86,22 @@ def compare(
     if out is not None:
         check_table_file(out)
     compared_keys: Any = find_names(split_names(keys))
-    named = name_networks(networks, compared_keys, data)
-    arguments = _image_arguments(context, named, data, resize, images, seed, device)
+    networks_by_name = name_networks(networks, compared_keys, data)
+    arguments = _image_arguments(context, networks_by_name, data, resize, images, seed, device)
     if "images" in arguments:
         parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or [])
         parse_keys(parsed_keys, "fused")  # before the user's files are executed
         compared_keys = parsed_keys if keys or settings else None
-    with calling_user_code(", ".join(named)):
-        comparison = compare_networks(_with_announcements(named), keys=compared_keys, **arguments)
+    with calling_user_code(", ".join(networks_by_name)):
+        comparison = compare_networks(_with_announcements(networks_by_name), keys=compared_keys, **arguments)
     if out is not None:
         write_table(out, comparison)
     if as_json:
         print_json({"summary": comparison.summary.splitlines(), "comparisons": comparison.table.to_dict("records")})
     else:  # warnings about networks that this command evaluated have already been printed
-        notices = {name: texts for name, texts in comparison.notices.items() if isinstance(named[name], Evaluation)}
+        notices = {
+            name: texts for name, texts in comparison.notices.items() if isinstance(networks_by_name[name], Evaluation)
+        }
         typer.echo(replace(comparison, notices=notices))
 
 
@@ -131,10 +133,10 @@ def curves(
         check_figure_name(out, FIGURE_FORMATS)
     parsed_keys = read_keys(keys, settings or [])
     parse_attacks(parsed_keys)  # before the user's files are executed
-    named = name_networks(networks)
-    arguments = _image_arguments(context, named, data, resize, images, seed, device)
-    with calling_user_code(", ".join(named)):
-        security_curves = compute_curves(_with_announcements(named), keys=parsed_keys, **arguments)
+    networks_by_name = name_networks(networks)
+    arguments = _image_arguments(context, networks_by_name, data, resize, images, seed, device)
+    with calling_user_code(", ".join(networks_by_name)):
+        security_curves = compute_curves(_with_announcements(networks_by_name), keys=parsed_keys, **arguments)
     if out is not None and out.suffix == ".csv":
         write_csv(out, security_curves.distances.reset_index())
     elif out is not None:
@@ -149,7 +151,7 @@ def curves(
 
 def _image_arguments(
     context: typer.Context,
-    named: "_Networks",
+    networks_by_name: "_Networks",
     data: str | None,
     resize: str | None,
     count: int | None,
@@ -159,10 +161,10 @@ def _image_arguments(
     """Return the arguments of the API; if all networks have saved results, only `data` may be among them."""
     from robust201.analysis.named_networks import UserNetwork
 
-    user_networks = [network for network in named.values() if isinstance(network, UserNetwork)]
+    user_networks = [network for network in networks_by_name.values() if isinstance(network, UserNetwork)]
     if not user_networks:
         for name, option in explicit_options(context).items():
-            if name not in _SAVED_PARAMETERS:
+            if name not in _PARAMETERS_OF_SAVED:
                 raise ConfigError(
                     f"Reading the command line failed for {option}: it applies only to FILE:FUNCTION, because networks "
                     "with saved results are not evaluated again. Remove the option."
@@ -177,13 +179,13 @@ def _image_arguments(
     return {"images": image_set, "count": count, "seed": seed, "device": choose_device(device), "progress": True}
 
 
-def _with_announcements(named: "_Networks") -> "_Networks":
+def _with_announcements(networks_by_name: "_Networks") -> "_Networks":
     """Return the networks, set to announce the execution of users' files."""
     from robust201.analysis.named_networks import UserNetwork
 
     return {
         name: network._replace(report=console.say) if isinstance(network, UserNetwork) else network
-        for name, network in named.items()
+        for name, network in networks_by_name.items()
     }
 
 

@@ -26,7 +26,7 @@ _CONSOLE_OPTIONS: dict[str, Any] = {
     "emoji": False,
     "color_system": None if environ.get("NO_COLOR") else "auto",
 }
-warned: list[str] = []
+printed_warnings: list[str] = []
 """Warnings that the command has printed."""
 
 out = Console(**_CONSOLE_OPTIONS)

@@ -22,7 +22,7 @@ _LOG_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
 """Number of seconds without a finished part after which progress lines state how long nothing has finished."""
 
-_UNKNOWN_RATE = "time left not known yet"
+_UNKNOWN_TIME_LEFT = "time left not known yet"
 
 
 def show_start(n_planned: int, n_done: int, noun: str, causes: Sequence[Cause] = ()) -> None:
@@ -83,7 +83,7 @@ class RunDisplay:
     def _describe_speed(self, tally: Tally, seconds_left: float | None, now: float) -> str:
         n_new = tally.n_done - tally.n_done_before
         rate = n_new / (now - self._start_time) if n_new and now > self._start_time else None
-        text = format_rate(rate, seconds_left, self._plural_noun) or _UNKNOWN_RATE
+        text = format_rate(rate, seconds_left, self._plural_noun) or _UNKNOWN_TIME_LEFT
         idle = now - self._last_part_time
         return text if idle < _QUIET_SECONDS else f"{text}; nothing finished for {format_duration(idle)}"
 

@@ -54,7 +54,7 @@ def export(
     """Write a sweep's dataset as JSON, Parquet, card and checksums."""
     from robust201.dataset.export import export_dataset
     from robust201.dataset.hub import parse_target
-    from robust201.dataset.key_files import default_processes
+    from robust201.dataset.key_files import choose_n_processes
     from robust201.sweep.plan import open_results
 
     if push is not None:
@@ -77,7 +77,7 @@ def export(
             weights=weights,
             outcomes=outcomes,
             partial=partial,
-            processes=default_processes(plan.n_evaluations),
+            processes=choose_n_processes(plan.n_evaluations),
             progress=progress,
         )
     _show_export(written_export)

@@ -20,12 +20,12 @@ def demo(
 
     The digits ship with scikit-learn, and the networks with robust201.
     """
-    from robust201.cli.run import compute, needs_guard, run_guarded
+    from robust201.cli.run import compute, needs_child_process, run_in_child_process
     from robust201.sweep.loading import load_config
 
     config = load_config(bundled(DEMO_SWEEP), results=str(out / "results"))
-    if needs_guard(config.execution):
-        raise typer.Exit(run_guarded())
+    if needs_child_process(config.execution):
+        raise typer.Exit(run_in_child_process())
     tally = compute(config)
     if not tally.is_complete:
         raise IncompleteError(

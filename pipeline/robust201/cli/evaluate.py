@@ -128,7 +128,7 @@ def evaluate(
         print_json(result.model_info)
     elif as_json:
         summary = {"summary": result.summary.splitlines()} if keys in PRESETS else {}
-        print_json({"rows": to_json_rows(result.table), "warnings": console.warned} | summary)
+        print_json({"rows": to_json_rows(result.table), "warnings": console.printed_warnings} | summary)
     else:
         typer.echo(result)
         if keys in PRESETS:
@@ -203,7 +203,7 @@ def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     groups_first = sorted(fields_by_key, key=lambda name: name not in KEY_GROUPS)
     name_by_keys = {expand_keys([name]): name for name in groups_first}  # a listed key replaces its group
     for setting in settings:
-        match = _SETTING.fullmatch(setting)
+        match = _SETTING_PATTERN.fullmatch(setting)
         key = None if match is None else name_by_keys.get(expand_keys([match["key"]]))
         if match is None or key is None:
             raise ConfigError(
@@ -226,7 +226,7 @@ def read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     return fields_by_key
 
 
-_SETTING = re.compile(r"(?P<key>[^.=]+)\.(?P<prefix>parameters\.)?(?P<name>[^.=]+)=(?P<value>.+)", re.DOTALL)
+_SETTING_PATTERN = re.compile(r"(?P<key>[^.=]+)\.(?P<prefix>parameters\.)?(?P<name>[^.=]+)=(?P<value>.+)", re.DOTALL)
 
 
 def announce_function(text: str) -> UserFunction:

@@ -30,17 +30,14 @@ _INVALID_PATH_ERRNOS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.E
 
 
 def run_to_exit_code(app: typer.Typer) -> int:
-    """Run the command in ``sys.argv``, and return the exit code.
-
-    It is 0 (complete), 2 (bad input), 3 (incomplete or interrupted) or 4 (storage error).
-    """
+    """Run the command in ``sys.argv``, and return the exit code (see `help_texts.EPILOG`)."""
     original_showwarning = warnings.showwarning
-    console.warned.clear()
+    console.printed_warnings.clear()
 
     def show_warning(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:
         if issubclass(category, RobustWarning):
-            console.warned.append(f"{str(message).rstrip('.')}.")
-            console.say(shorten(f"warning: {console.warned[-1]}"))
+            console.printed_warnings.append(f"{str(message).rstrip('.')}.")
+            console.say(shorten(f"warning: {console.printed_warnings[-1]}"))
         else:
             original_showwarning(message, category, *arguments, **options)
 
@@ -57,8 +54,8 @@ def run_to_exit_code(app: typer.Typer) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         pass
-    command, saves = sys.argv[1:2], any(argument.split("=")[0] == "--save" for argument in sys.argv)
-    is_resumable = (command == ["evaluate"] and saves) or bool({*command} & {*RESUMABLE_COMMANDS})
+    command, is_saved = sys.argv[1:2], any(argument.split("=")[0] == "--save" for argument in sys.argv)
+    is_resumable = (command == ["evaluate"] and is_saved) or bool({*command} & {*RESUMABLE_COMMANDS})
     note = " Finished work is kept; run the same command again to resume." if is_resumable else ""
     console.say(f"Interrupted.{note}")
     return EvaluationError.exit_code

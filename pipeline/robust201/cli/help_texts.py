@@ -13,7 +13,8 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 ABOUT = "Evaluate the robustness of image classifiers: of your own network, or of a whole search space on a cluster."
 EPILOG = """Start with robust201 demo or robust201 evaluate; robust201 COMMAND --help has an example.
 
-Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage error."""
+Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed;
+4 storage error, or invalid or contradictory results."""
 DOWNLOADS_HELP = (
     "cifar10, cifar100, cifar10-python, cifar100-python, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, mnist or "
     "imagecorruptions-frost."

@@ -15,7 +15,7 @@ from robust201.cli.options import AsJson, Results, print_json, results_of
 from robust201.core.errors import ConfigError, EvaluationError, InputError, RobustError
 
 _SECONDS_BETWEEN_REFRESHES = 10.0
-_PATIENCE_SECONDS = 15 * 60.0
+_MAX_IDLE_SECONDS = 15 * 60.0
 """Number of seconds without an active worker after which `--watch` ends."""
 _MAX_FAILED_READINGS = 3
 """Maximum number of consecutive readings that may fail: a restarting file server can show empty folders for a while."""
@@ -98,19 +98,19 @@ def _watch(read_status: Callable[[], Any], display: Display) -> int:
                 display.update(current_status, now - last_activity)
                 if current_status.complete:
                     return 0
-                if now - last_activity >= _PATIENCE_SECONDS:
+                if now - last_activity >= _MAX_IDLE_SECONDS:
                     break
                 time.sleep(_SECONDS_BETWEEN_REFRESHES)
-                current_status = _read_patiently(read_status)
+                current_status = _read_with_retries(read_status)
     except KeyboardInterrupt:
         return 0 if display.is_complete else EvaluationError.exit_code
     console.say(
-        f"No worker has been active for {_PATIENCE_SECONDS / 60:g} minutes. Start or submit the run again to resume."
+        f"No worker has been active for {_MAX_IDLE_SECONDS / 60:g} minutes. Start or submit the run again to resume."
     )
     return EvaluationError.exit_code
 
 
-def _read_patiently(read_status: Callable[[], Any]) -> Any:
+def _read_with_retries(read_status: Callable[[], Any]) -> Any:
     for _ in range(_MAX_FAILED_READINGS):
         try:
             return read_status()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_KEYS = 12
 
-_COUNTS = {
+_COUNT_LABELS = {
     "architectures": "architectures",
     "units": "network-key pairs",
     "evaluations": "evaluations",
@@ -86,18 +86,18 @@ def plan(
 
 
 def _plan_sweep(config: "SweepConfig", filters: "Filters", *, save: bool, check: bool, explain: bool) -> dict[str, Any]:
-    from robust201.sweep.sweep_warnings import find_sweep_warnings, find_uncounted_images
+    from robust201.sweep.sweep_warnings import find_sweep_warnings, find_unreadable_datasets
 
     if save:
-        _save(config, filters)
+        _save_plan(config, filters)
     facts = _find_facts(config, filters, reads_inputs=save or check or explain)
     summary = _summarise(config, filters, facts, explain=explain)
-    uncounted = find_uncounted_images(config, facts)
-    console.say_each([f"warning: {warning}" for warning in uncounted])
-    return summary | {"warnings": [*find_sweep_warnings(config), *uncounted]}
+    unreadable = find_unreadable_datasets(config, facts)
+    console.say_each([f"warning: {warning}" for warning in unreadable])
+    return summary | {"warnings": [*find_sweep_warnings(config), *unreadable]}
 
 
-def _save(config: "SweepConfig", filters: "Filters") -> None:
+def _save_plan(config: "SweepConfig", filters: "Filters") -> None:
     from robust201.run.environment import require_explicit_device
     from robust201.run.sweep import prepare_run
 
@@ -149,7 +149,7 @@ def _summarise(config: "SweepConfig", filters: "Filters", facts: "Facts", *, exp
 
 def _show_plan(summary: Mapping[str, Any]) -> None:
     """Print the result of `sweep.costs.estimate` or `sweep.training_plan.estimate_training_runs`."""
-    counts = [(label, f"{summary[name]:,}") for name, label in _COUNTS.items() if name in summary]
+    counts = [(label, f"{summary[name]:,}") for name, label in _COUNT_LABELS.items() if name in summary]
     if summary.get("evaluations_done"):
         counts.append(("evaluations done", f"{summary['evaluations_done']:,}"))
     sizes = [
@@ -165,8 +165,8 @@ def _show_plan(summary: Mapping[str, Any]) -> None:
         hours[cost["key"]] += cost["hours"]
     if hours:
         shown, others = hours.most_common()[:_MAX_SHOWN_KEYS], hours.most_common()[_MAX_SHOWN_KEYS:]
-        rest = [(f"{len(others)} other keys", sum(number for _, number in others))] if others else []
-        rows = [(key, console.format_hours(number)) for key, number in [*shown, *rest]]
+        rest = [(f"{len(others)} other keys", sum(key_hours for _, key_hours in others))] if others else []
+        rows = [(key, console.format_hours(key_hours)) for key, key_hours in [*shown, *rest]]
         console.show_table("Worker-hours by key", ("key", "hours"), rows)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from robust201.dataset.reader import Dataset
 
 
-_MAX_KEYS = 4
+_MAX_NAMED_KEYS = 4
 """Maximum number of keys of a metric that are named."""
 
 
@@ -118,7 +118,7 @@ def _print_metrics(metrics: "DerivedMetrics", reader: "Dataset") -> None:
         if len(values):
             numbers = [f"{value:.4f}" for value in (values.min(), values.median(), values.max())]
         first_key, *others = key.split("+")
-        keys = key if len(others) < _MAX_KEYS else f"{len(others) + 1} keys"
+        keys = key if len(others) < _MAX_NAMED_KEYS else f"{len(others) + 1} keys"
         at_strength = "" if math.isnan(strength) else f", {strength_label(strength, reader.unit_of(first_key))}"
         label = f"{dataset} {keys}{at_strength}"
         rows.append((label, metric, *numbers, f"{len(values):,}", note))

@@ -65,25 +65,25 @@ def run(
     from robust201.sweep.shares import Share
 
     task = ArrayTask.of(os.environ) if slurm_requeue else None
-    lines: list[str] = []
-    config = load_yaml(sweep, lines.append, out=out, execution={"executor": executor, "workers": workers})
+    announcements: list[str] = []
+    config = load_yaml(sweep, announcements.append, out=out, execution={"executor": executor, "workers": workers})
     if isinstance(config, SweepConfig):
         reject_options("sweep", recipes=recipes)
     else:
         reject_options("training YAML", keys=keys, share=share)
     filters = make_filters(config, architectures, datasets, keys, recipes)
-    selected = None if share is None else Share.parse(share)
+    selected_share = None if share is None else Share.parse(share)
     if task is not None:
         config = config.model_copy(update={"execution": task.limit(config.execution)})
     check_machine(config.execution, config.precision)
-    announce_code(config, allowed=allow_code, say=lines.append)
-    if needs_guard(config.execution):
-        raise typer.Exit(run_guarded())  # the child repeats this command
-    for line in lines:
+    announce_code(config, allowed=allow_code, say=announcements.append)
+    if needs_child_process(config.execution):
+        raise typer.Exit(run_in_child_process())  # the child repeats this command
+    for line in announcements:
         console.say(line)
     if isinstance(config, SweepConfig):
-        tally = compute(config, filters, selected)
-        code, has_progress = _show_end(config, tally, filters, selected), tally.n_parts > 0
+        tally = compute(config, filters, selected_share)
+        code, has_progress = _report_end(config, tally, filters, selected_share), tally.n_parts > 0
     else:
         tally, code, has_progress = train(config, filters)
     if task is not None and tally.is_out_of_time:  # after scancel or preemption, the user or Slurm decides
@@ -91,15 +91,15 @@ def run(
     raise typer.Exit(code)
 
 
-def needs_guard(execution: "ExecutionSection") -> bool:
-    """Return whether this process must not connect to Ray itself (see `run.guard`)."""
+def needs_child_process(execution: "ExecutionSection") -> bool:
+    """Return whether a child of this process must connect to Ray, because Ray may end or block it (see `run.guard`)."""
     from robust201.run.guard import is_guarded
 
     return execution.executor == "ray" and not is_guarded()
 
 
-def run_guarded() -> int:
-    """Run the command of this process as a child, and return its exit code."""
+def run_in_child_process() -> int:
+    """Repeat this process's command in a child process that connects to Ray, and return the child's exit code."""
     from robust201.run.guard import guard
 
     return guard([sys.executable, "-P", "-m", "robust201", *sys.argv[1:]])
@@ -127,7 +127,7 @@ def _prepare(config: "SweepConfig", filters: "Filters", share: "Share | None") -
     return prepare_run(config, filters, console.say)
 
 
-def _show_end(config: "SweepConfig", tally: "Tally", filters: "Filters", share: "Share | None") -> int:
+def _report_end(config: "SweepConfig", tally: "Tally", filters: "Filters", share: "Share | None") -> int:
     from robust201.dataset.unstable_networks import read_unstable_networks
     from robust201.sweep.filters import EVERYTHING
 

@@ -80,11 +80,11 @@ def _show(searches: "RepeatedSearches", basis: str) -> None:
 
     for (dataset, objective), rows in searches.table.groupby(["dataset", "objective"], sort=False):
         optimum = rows.drop_duplicates("column").set_index("column")["optimum"]
-        lines = [("Optimum", *(f"{100 * value:.2f}" for value in optimum), "")]
+        table_rows = [("Optimum", *(f"{100 * value:.2f}" for value in optimum), "")]
         for method, reported in rows.groupby("method", sort=False):
             estimates = reported[["mean", "low", "high"]].itertuples(index=False)
             texts = [format_percent(*estimate, decimals=2) for estimate in estimates]
-            lines.append((METHODS[str(method)].title, *texts, f"{reported['optimum_fraction'].iloc[0]:.0%}"))
+            table_rows.append((METHODS[str(method)].title, *texts, f"{reported['optimum_fraction'].iloc[0]:.0%}"))
         headings = [TABLE1_COLUMNS.get(str(name), str(name)) for name in optimum.index]
         title = f"Search on {dataset} {objective}: {basis}; mean and 95% interval, in percent"
-        console.show_table(title, ("", *headings, "runs at optimum"), lines)
+        console.show_table(title, ("", *headings, "runs at optimum"), table_rows)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def train(config: "TrainingConfig", filters: "Filters") -> "tuple[Tally, int, bool]":
-    """Train what is missing; return the tally, the exit code, and whether anything was saved.
+    """Train the missing snapshots; return the tally, the exit code, and whether anything was saved.
 
     The test accuracies of the complete training runs are printed.
     """

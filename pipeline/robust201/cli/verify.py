@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from robust201.dataset.verify_dataset import DatasetVerdict
     from robust201.dataset.verify_results import Verdict
 
-_PARAMETERS = {
+_ALLOWED_PARAMETERS = {
     "": {"path", "exported", "attack_flags", "as_json"},
     "--against": {"path", "against", "tolerance", "as_json"},
     "--with-libraries": {"path", "with_libraries", "images", "allow_code", "as_json"},
@@ -69,7 +69,7 @@ def verify(
     """
     mode = "--against" if against is not None else "--with-libraries" if with_libraries is not None else ""
     for name, option in explicit_options(context).items():
-        if name not in _PARAMETERS[mode]:
+        if name not in _ALLOWED_PARAMETERS[mode]:
             raise ConfigError(
                 f"Reading the command line failed for {option}: it does not apply to robust201 verify {mode}"
                 f"{'' if mode else 'without --against and --with-libraries'}. Remove the option."
@@ -83,7 +83,9 @@ def verify(
     results = results_of(path)
     unfinished = results.with_name(f".{results.name}.new")
     if unfinished.is_dir():
-        console.say(f"warning: an export to {results} runs or was interrupted; the next one replaces {unfinished}.")
+        console.say(
+            f"warning: an export to {results} is running or was interrupted; the next one replaces {unfinished}."
+        )
     if not is_dataset(results):
         raise typer.Exit(_verify_results(results, exported, attack_flags, as_json=as_json))
     if exported is not None:
@@ -123,11 +125,12 @@ def _verify_dataset(folder: Path, attack_flags: bool, *, as_json: bool) -> int:
 
     with console.showing_progress("Verifying keys") as progress:
         verdict = verify_dataset(folder, attack_flags=attack_flags, on_progress=progress)
-    listed = "no SHA256SUMS" if verdict.n_listed is None else console.format_count(verdict.n_listed, "listed file")
+    n_listed = verdict.n_listed
+    listed = "no SHA256SUMS" if n_listed is None else f"{console.format_count(n_listed, 'file')} listed in SHA256SUMS"
     checks = [f"{console.format_count(verdict.n_evaluations, 'evaluation')} valid", listed]
     remarks = [f"warning: {remark}" for remark in verdict.remarks]
     _show_verdict(verdict, verdict.problems, remarks, checks, as_json=as_json)
-    return 0 if verdict.is_sound else 4
+    return 0 if verdict.is_valid else 4
 
 
 def _show_verdict(

@@ -183,12 +183,12 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
         return ""
     names_by_folded_name = {candidate.casefold(): candidate for candidate in reversed(known_names)}
     query = name[:_MAX_COMPARED_CHARACTERS].casefold()
-    with_prefix = [
+    candidates_with_prefix = [
         candidate
         for candidate in names_by_folded_name
         if len(query) >= _MIN_PREFIX_LENGTH and candidate.startswith(query)
     ]
-    matches = [query] if query in names_by_folded_name else sorted(with_prefix, key=len)
+    matches = [query] if query in names_by_folded_name else sorted(candidates_with_prefix, key=len)
     matches_or_similar = matches or difflib.get_close_matches(query, names_by_folded_name, n=1, cutoff=0.6)
     if matches_or_similar:
         return f" Did you mean {names_by_folded_name[matches_or_similar[0]]!r}?"

@@ -31,11 +31,11 @@ def interrupt_on_stop_signals() -> Iterator[None]:
         SignalInterrupt: a signal arrived. It replaces any exception from the block, because an interrupted import
             leaves a half-imported module, which causes other errors.
     """
-    raised: list[SignalInterrupt] = []
+    interrupts: list[SignalInterrupt] = []
 
     def handle(signum: int, _frame: FrameType | None) -> None:
-        raised.append(SignalInterrupt(signum))
-        raise raised[-1]
+        interrupts.append(SignalInterrupt(signum))
+        raise interrupts[-1]
 
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     signals = _STOP_SIGNALS if is_ignored else (*_STOP_SIGNALS, signal.SIGINT)
@@ -43,9 +43,9 @@ def interrupt_on_stop_signals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not raised:
+        if not interrupts:
             raise
-        raise SignalInterrupt(raised[0].signal) from error
+        raise SignalInterrupt(interrupts[0].signal) from error
     finally:
         for signum, previous_handler in previous_handlers.items():
             signal.signal(signum, previous_handler)

@@ -51,10 +51,10 @@ def exp(x: _Floats) -> _Floats:
 
     square, square_error = _two_product(remainder, remainder)
     series_tail = remainder * square * (1 / 6 + remainder * (1 / 24 + remainder * (1 / 120 + remainder * (1 / 720))))
-    power, power_error = _two_sum(remainder, square / 2)
-    power_error += error + square_error / 2 + remainder * error + series_tail
-    product, product_error = _two_product(factor, power)
-    product_error += factor * power_error + low_factor * power + low_factor
+    expm1, expm1_error = _two_sum(remainder, square / 2)
+    expm1_error += error + square_error / 2 + remainder * error + series_tail
+    product, product_error = _two_product(factor, expm1)
+    product_error += factor * expm1_error + low_factor * expm1 + low_factor
     result, result_error = _two_sum(factor, product)
     scaled: _Floats = np.ldexp(result + (result_error + product_error), table_steps // _STEPS_PER_OCTAVE)
     return np.where(is_zero, 0.0, scaled)

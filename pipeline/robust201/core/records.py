@@ -213,9 +213,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A slice of a unit: some of its strengths, on the image positions [start, stop).
+    """Results of a unit that a worker computes at once: some of its strengths, on the image positions [start, stop).
 
-    A part may also be the whole unit.
+    The positions are a slice of the unit's images, or all of them.
     """
 
     unit: Unit

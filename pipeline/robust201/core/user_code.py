@@ -126,9 +126,9 @@ def importing_neighbours(function: UserFunction) -> Iterator[dict[str, str]]:
     folder = function.path.absolute().parent
     sys.modules.pop(_module_name(function.sha256), None)  # a file with the same content may have other neighbours
     names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
-    known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
-    foreign = [name for name, module in known.items() if not _is_in_folder(module, folder)]
-    for name in foreign:
+    modules_before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
+    foreign_names = [name for name, module in modules_before.items() if not _is_in_folder(module, folder)]
+    for name in foreign_names:
         del sys.modules[name]
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -142,7 +142,7 @@ def importing_neighbours(function: UserFunction) -> Iterator[dict[str, str]]:
         sys.path.remove(str(folder))
         for name in [name for name in sys.modules if name.partition(".")[0] in names]:
             del sys.modules[name]
-        sys.modules.update(known)
+        sys.modules.update(modules_before)
 
 
 def _module_name(sha256: str) -> str:

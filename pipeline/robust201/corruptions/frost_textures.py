@@ -109,13 +109,13 @@ def synthetic_frost(seed: int) -> FrostTextures:
     return FrostTextures.of(
         "synthetic",
         tuple(
-            _crystals(generator(seed, "frost texture", texture_index), *tone)
+            _make_crystals(generator(seed, "frost texture", texture_index), *tone)
             for texture_index, tone in enumerate(SYNTHETIC_TONES)
         ),
     )
 
 
-def _crystals(rng: np.random.Generator, colour: tuple[int, int, int], contrast: float) -> NDArray[np.uint8]:
+def _make_crystals(rng: np.random.Generator, colour: tuple[int, int, int], contrast: float) -> NDArray[np.uint8]:
     first_angle = rng.uniform(0, np.pi)
     angles = first_angle + np.arange(_NEEDLE_DIRECTIONS) * np.pi / _NEEDLE_DIRECTIONS
     needles = np.max([_smooth_noise(rng, *_NEEDLE_SIGMAS, float(angle)) for angle in angles], axis=0)

@@ -42,6 +42,6 @@ def impulse_noise(images: Images, severity: int, random_numbers: CorruptionRando
     # All severities select values with the same random numbers, so a higher severity changes every value that a lower
     # one changes.
     uniforms = random_numbers.draw_per_image(lambda rng: rng.random((2, *shape)))
-    is_hit = uniforms[:, 0] < IMPULSE_AMOUNTS.at(severity, shape[0])
-    noisy = np.where(is_hit, uniforms[:, 1] < 0.5, images / 255.0)
+    is_changed = uniforms[:, 0] < IMPULSE_AMOUNTS.at(severity, shape[0])
+    noisy = np.where(is_changed, uniforms[:, 1] < 0.5, images / 255.0)
     return truncate(np.clip(noisy, 0, 1) * 255)

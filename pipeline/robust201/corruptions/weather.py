@@ -45,7 +45,7 @@ class SnowConstants(NamedTuple):
     image_weight: float
 
 
-SNOW = Constants(
+SNOW_CONSTANTS = Constants(
     cifar=(
         SnowConstants(0.1, 0.2, 1, 0.6, 8, 3, 0.95),
         SnowConstants(0.1, 0.2, 1, 0.5, 10, 4, 0.9),
@@ -73,7 +73,7 @@ FROST_WEIGHTS = Constants(
 )
 """Weights of the image and of the frost texture, which are added."""
 
-FROST_SHRINK = 0.2
+FROST_SCALE = 0.2
 """Factor by which frost textures are resized for 32-pixel images. For 224-pixel images they keep their size."""
 
 FOG_PLASMA = Constants(
@@ -105,7 +105,7 @@ def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 def snow(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Whiten images and add falling snowflakes."""
     size = images.shape[1]
-    constants = SNOW.at(severity, size)
+    constants = SNOW_CONSTANTS.at(severity, size)
     flakes = resample_layers(_flakes(constants, random_numbers, reference_size(size)) / 255.0, size)
     pixels = (images / 255.0).astype(np.float32)
     grey = grey_of(pixels)[..., None]
@@ -132,12 +132,12 @@ def frost(images: Images, severity: int, random_numbers: CorruptionRandomNumbers
     """Blend images with a random patch of a frost texture."""
     size = images.shape[1]
     image_weight, frost_weight = FROST_WEIGHTS.at(severity, size)
-    shrink = scale_of(size) if size >= IMAGENET_SIZE else FROST_SHRINK * size / CIFAR_SIZE
-    textures = random_numbers.frost.resample(shrink, size)
+    texture_scale = scale_of(size) if size >= IMAGENET_SIZE else FROST_SCALE * size / CIFAR_SIZE
+    textures = random_numbers.frost.resample(texture_scale, size)
     uniforms = random_numbers.draw_per_image(lambda rng: rng.random(3))
     frosted = np.empty_like(images)
-    for position, (choice, row_fraction, column_fraction) in enumerate(uniforms):
-        texture = textures[int(choice * len(textures))]
+    for position, (texture_choice, row_fraction, column_fraction) in enumerate(uniforms):
+        texture = textures[int(texture_choice * len(textures))]
         top = int(row_fraction * (texture.shape[0] - size))
         left = int(column_fraction * (texture.shape[1] - size))
         patch = texture[top : top + size, left : left + size]

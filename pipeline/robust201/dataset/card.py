@@ -37,7 +37,7 @@ def card_text(export: Export) -> str:
     sections = [
         _front_matter_section(export, title),
         f"# {title}\n",
-        f"{_describe(export)} Written by robust201 {__version__}.\n",
+        f"{_describe_results(export)} Written by robust201 {__version__}.\n",
         _contents_section(export),
         _layout_section(export),
         _licence_section(export),
@@ -46,25 +46,25 @@ def card_text(export: Export) -> str:
     return "\n".join(sections)
 
 
-def _datasets(export: Export) -> list[str]:
-    return list(dict.fromkeys(group.dataset for group in export.exported))
+def _exported_datasets(export: Export) -> list[str]:
+    return list(dict.fromkeys(group.dataset for group in export.exported_groups))
 
 
 def _count_architectures(groups: Iterable[Group]) -> int:
     return len({unit.architecture for group in groups for unit in group.complete_units})
 
 
-def _describe(export: Export) -> str:
-    noun, datasets = layout_of(export.facts.space).architectures_noun, ", ".join(_datasets(export))
-    n_evaluations = sum(group.n_evaluations for group in export.exported if not group.is_measure)
+def _describe_results(export: Export) -> str:
+    noun, datasets = layout_of(export.facts.space).architectures_noun, ", ".join(_exported_datasets(export))
+    n_evaluations = sum(group.n_evaluations for group in export.exported_groups if not group.is_measure)
     results = [f"{', '.join(export.measurements)} of {n_evaluations:,} evaluations"] if n_evaluations else []
-    measures = {group.key: ", ".join(group.measurements) for group in export.exported if group.is_measure}
+    measures = {group.key: ", ".join(group.measurements) for group in export.exported_groups if group.is_measure}
     results += [f"the measure {key} ({names})" for key, names in measures.items()]
-    return f"Results of {_count_architectures(export.exported):,} {noun} on {datasets}: {'; '.join(results)}."
+    return f"Results of {_count_architectures(export.exported_groups):,} {noun} on {datasets}: {'; '.join(results)}."
 
 
 def _front_matter_section(export: Export, title: str) -> str:
-    n_evaluations = sum(group.n_evaluations for group in export.exported)
+    n_evaluations = sum(group.n_evaluations for group in export.exported_groups)
     bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
     fields: dict[str, Any] = {
         "pretty_name": title,
@@ -74,11 +74,11 @@ def _front_matter_section(export: Export, title: str) -> str:
     }
     if "parquet" in export.formats:
         files: dict[str, Any] = {}
-        for group in export.exported:
+        for group in export.exported_groups:
             key = export.spell_key(group)
             name = f"{group.dataset}-{key}" if group.is_measure else group.dataset
             files.setdefault(name, []).append(parquet_name(group.dataset, key))
-        if not any(group.is_measure for group in export.exported):
+        if not any(group.is_measure for group in export.exported_groups):
             files = {dataset: f"{PARQUET_FOLDER}/dataset={dataset}/**/*.parquet" for dataset in files}
         fields["configs"] = [{"config_name": name, "data_files": paths} for name, paths in files.items()]
     return f"---\n{yaml.safe_dump(fields, sort_keys=False)}---\n"
@@ -86,12 +86,12 @@ def _front_matter_section(export: Export, title: str) -> str:
 
 def _contents_section(export: Export) -> str:
     lines = ["## What it holds", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
-    for group in export.exported:
+    for group in export.exported_groups:
         strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
         n_architectures = _count_architectures([group])
         lines.append(f"| {group.dataset} | `{group.key}` | {group.task.kind} | {strengths} | {n_architectures:,} |")
     keys: dict[str, list[str]] = {}
-    for group in export.exported:
+    for group in export.exported_groups:
         names = keys.setdefault(describe_strength(group.task), [])
         names += [] if group.key in names else [group.key]
     lines += [
@@ -112,8 +112,8 @@ def _layout_section(export: Export) -> str:
     if "json" in export.formats:
         items.append(
             "- `<dataset>/<key>_<measurement>.json`: `{dataset: {key: {measurement: {id: value}}}}`, a value for "
-            f"`clean`{' and measures' if any(group.is_measure for group in export.exported) else ''}, else a list by "
-            f"strength. {layout_of(export.facts.space).meta_sentence}"
+            f"`clean`{' and measures' if any(group.is_measure for group in export.exported_groups) else ''}, else a "
+            f"list by strength. {layout_of(export.facts.space).meta_sentence}"
         )
     if "parquet" in export.formats:
         items.append(
@@ -135,7 +135,7 @@ def _layout_section(export: Export) -> str:
 
 
 def _licence_section(export: Export) -> str:
-    custom = ", ".join(f"`{name}`" for name in _datasets(export) if name not in DATASETS)
+    custom = ", ".join(f"`{name}`" for name in _exported_datasets(export) if name not in DATASETS)
     custom_note = f" The licence of the images of {custom} is not known." if custom else ""
     text = f"`{LICENCE}`. The images that the networks classified are no part of the dataset.{custom_note}"
     return f"## Licence\n\n{text}\n"

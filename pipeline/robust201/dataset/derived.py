@@ -12,7 +12,7 @@ import pandas as pd
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.layout import CLEAN
-from robust201.dataset.outcomes import Outcomes, checked_outcomes
+from robust201.dataset.outcomes import Outcomes, read_checked_outcomes
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.robustness import relative_changes, robustness_r
 
@@ -38,7 +38,7 @@ class DerivedMetrics(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """The values of a metric by network, under a key at a strength; see `DerivedMetrics`."""
+    """One metric's values by network, under a key at a strength; see `DerivedMetrics` for the fields."""
 
     metric: str
     key: str
@@ -70,7 +70,7 @@ class _Results:
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
         """Return per-image outcomes, checked against the accuracies; None if outcomes are not stored."""
         if (key, strength) not in self._outcomes:
-            self._outcomes[key, strength] = checked_outcomes(self.reader, self._name, key, strength)
+            self._outcomes[key, strength] = read_checked_outcomes(self.reader, self._name, key, strength)
         return self._outcomes[key, strength]
 
 
@@ -79,9 +79,9 @@ def derive_metrics(reader: "MergedFolders", datasets: Sequence[str] | None = Non
     tables = [pd.DataFrame(columns=["dataset", "metric", "key", "strength", "note", "network", "value"])]
     needs: dict[str, str] = {}
     # A copy of the published data may lack some of its datasets.
-    evaluated = [name for name in reader.data if any(reader.has(name, key) for key in reader.keys_all)]
-    for dataset in dict.fromkeys(datasets or evaluated or reader.data):
-        if dataset not in evaluated:
+    evaluated_datasets = [name for name in reader.data if any(reader.has(name, key) for key in reader.keys_all)]
+    for dataset in dict.fromkeys(datasets or evaluated_datasets or reader.data):
+        if dataset not in evaluated_datasets:
             raise reader.folders[0].missing_file_error(dataset, CLEAN, "accuracy")
         results = _Results(reader, dataset)
         for metric, key, strength, values, note in (row for derive in _DERIVATIONS for row in derive(results, needs)):
@@ -95,7 +95,7 @@ def _derive_robustness(results: _Results, needs: dict[str, str]) -> Iterator[Met
         needs["robustness_r, relative_change"] = "clean accuracies and an attack"
         return
     for key, accuracies in results.attacks.items():
-        if CLEAN_STRENGTH in accuracies:  # the attack's curve does not begin with the clean accuracy
+        if CLEAN_STRENGTH in accuracies:  # such as a grid of rotations, which has no curve over strengths
             continue
         curves = results.accuracies[CLEAN].join(accuracies, how="right").dropna()
         values = np.ascontiguousarray(curves)  # the last bits of R depend on the memory layout

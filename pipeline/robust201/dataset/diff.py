@@ -25,7 +25,7 @@ MAX_LISTED_DIFFERENCES = 5
 _EVALUATION = ["dataset", "key", "strength"]
 _IDENTITY = ["weights", *_EVALUATION, "architecture"]
 
-_Number = tuple[str, str, str, float, ArchitectureId, float]
+_NumberRow = tuple[str, str, str, float, ArchitectureId, float]
 """Weights, dataset, key, strength, architecture and value."""
 
 
@@ -156,21 +156,21 @@ def _sort_by_key(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _task_keys(table: pd.DataFrame) -> "pd.Series[str]":
-    """Return the keys without the column name that follows the key of a measure."""
+    """Return the keys of tasks, without the column name that follows the key of a measure."""
     keys: pd.Series[str] = table["key"].str.split(" ").str[0]
     return keys
 
 
 def _name_evaluations(numbers: pd.DataFrame, other: pd.DataFrame) -> tuple[str, ...]:
     """Name the keys that only `numbers` has; strengths are added if the other set has the key at other strengths."""
-    evaluations, known = (table[_EVALUATION].drop_duplicates() for table in (numbers, other))
-    only = evaluations.merge(known, on=_EVALUATION, how="left", indicator=True)
-    only = _sort_by_key(only[only["_merge"] == "left_only"])
-    known_keys = {*zip(known["dataset"], known["key"], strict=True)}
+    evaluations, other_evaluations = (table[_EVALUATION].drop_duplicates() for table in (numbers, other))
+    merged = evaluations.merge(other_evaluations, on=_EVALUATION, how="left", indicator=True)
+    unmatched = _sort_by_key(merged[merged["_merge"] == "left_only"])
+    other_keys = {*zip(other_evaluations["dataset"], other_evaluations["key"], strict=True)}
     return tuple(
         f"{dataset} {key}"
-        + (f" at {', '.join(f'{strength:g}' for strength in strengths)}" if (dataset, key) in known_keys else "")
-        for (dataset, key), strengths in only.groupby(["dataset", "key"], sort=False)["strength"]
+        + (f" at {', '.join(f'{strength:g}' for strength in strengths)}" if (dataset, key) in other_keys else "")
+        for (dataset, key), strengths in unmatched.groupby(["dataset", "key"], sort=False)["strength"]
     )
 
 
@@ -186,11 +186,11 @@ def read_numbers(folder: Path) -> pd.DataFrame:
         InputError: the folder is none of these.
     """
     is_results_folder = (folder / RESULTS_FOLDER_FILE).is_file()
-    rows = _iter_shards(folder) if is_results_folder else _iter_dataset(Dataset(folder))
+    rows = _iter_results_folder(folder) if is_results_folder else _iter_dataset(Dataset(folder))
     return pd.DataFrame(rows, columns=[*_IDENTITY, "value"])
 
 
-def _iter_shards(results: Path) -> Iterator[_Number]:
+def _iter_results_folder(results: Path) -> Iterator[_NumberRow]:
     plan, folder = open_results(results)
     listing = list_stable_results(plan, folder)
     for state in compare(plan.comparable, listing, folder.read_tuple).keys:
@@ -206,10 +206,10 @@ def _iter_shards(results: Path) -> Iterator[_Number]:
                         yield unit.weights, unit.dataset, label, strength, unit.architecture, number
 
 
-def _iter_dataset(dataset: Dataset) -> Iterator[_Number]:
-    names = dataset.weights or [""]
-    for weights in names:
-        selected = dataset.with_weights(weights) if len(names) > 1 else dataset
+def _iter_dataset(dataset: Dataset) -> Iterator[_NumberRow]:
+    weights_names = dataset.weights or [""]
+    for weights in weights_names:
+        selected = dataset.with_weights(weights) if len(weights_names) > 1 else dataset
         for name, key in itertools.product(dataset.data, dataset.keys_all):
             is_measure = dataset.kind_of(key) == "measure"
             for measurement in dataset.measurements(name, key) if is_measure else ["accuracy"]:
@@ -217,9 +217,10 @@ def _iter_dataset(dataset: Dataset) -> Iterator[_Number]:
                     continue
                 label = f"{paper_key(key)} {measurement}" if is_measure else paper_key(key)
                 table = selected.read_table(name, key, measurement)
-                for row in zip(table["architecture"].tolist(), table["strength"], table["value"], strict=True):
-                    for scalar_label, number in _iter_scalars(label, row[2]):
-                        yield weights, name, scalar_label, row[1], row[0], number
+                columns = table["architecture"].tolist(), table["strength"], table["value"]
+                for architecture, strength, value in zip(*columns, strict=True):
+                    for scalar_label, number in _iter_scalars(label, value):
+                        yield weights, name, scalar_label, strength, architecture, number
 
 
 def _iter_scalars(key: str, value: Any) -> Iterator[tuple[str, float]]:

@@ -14,6 +14,7 @@ are missing.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,10 @@ def export_dataset(
         RobustWarning: keys are left out, because a file selects their images; or results of an unstable network are.
     """
     reject_results_folder(out)
-    left_out = [key.key for key in plan.keys if key not in plan.comparable.keys]
-    if left_out:
-        message = (
-            f"{', '.join(dict.fromkeys(left_out))}: not exported, since a file chooses the images (docs/sampling.md)."
-        )
+    excluded_keys = [key.key for key in plan.keys if key not in plan.comparable.keys]
+    if excluded_keys:
+        names = ", ".join(dict.fromkeys(excluded_keys))
+        message = f"{names}: not exported, since a file chooses the images (docs/sampling.md)."
         warnings.warn(message, RobustWarning, stacklevel=2)
     return export_results(plan, folder, out, weights=weights, **options)
 
@@ -119,7 +119,7 @@ def export_results(
         measurements = (*plan.config.measurements, PREDICTIONS)
         plan = replace(plan, config=plan.config.model_copy(update={"measurements": measurements}))
     groups = _read_groups(plan, folder, weights)
-    return write_dataset(_read_facts(plan), groups, out, lambda dataset: evaluated_images(plan, dataset), **options)
+    return write_dataset(_read_facts(plan), groups, out, lambda name: load_evaluated_images(plan, name), **options)
 
 
 def _read_facts(plan: Plan) -> SweepFacts:
@@ -165,11 +165,12 @@ def _read_groups(plan: Plan, folder: ResultsFolder, weights: str | None) -> list
 def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyState, weights: str | None) -> Group:
     key = state.key
     missing = [
-        tuple(strength for strength, is_stored in zip(key.strengths, row, strict=True) if not is_stored)
+        tuple(strength for strength, is_complete in zip(key.strengths, row, strict=True) if not is_complete)
         for row in state.complete.tolist()
     ]
-    unknown = {*key.networks_without_weights()}  # their weights may have this name
-    networks = [row for row, network in enumerate(key.networks) if weights in (None, network.name) or row in unknown]
+    unknown = {*key.networks_without_weights()}  # their weights may have the name `weights`
+    names = [network.name for network in key.networks]
+    networks = [index for index, name in enumerate(names) if weights in (None, name) or index in unknown]
     networks.sort(key=lambda index: key.networks[index].architecture)
     measurements = key.task.columns or plan.config.measurements
     return Group(
@@ -188,7 +189,7 @@ def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyS
     )
 
 
-def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
+def load_evaluated_images(plan: Plan, dataset: str) -> ImageSet:
     """Load the images that a sweep evaluated, from the copy in its results folder or from their source.
 
     Raises:
@@ -264,11 +265,11 @@ def write_dataset(
     labels = {dataset: image_set.labels for dataset, image_set in images.items()}
     export = Export(facts, groups, formats, key_style, round_to, outcomes, labels)
     side_files = side_file_texts(export)
-    n_units = sum(len(group.complete_units) for group in export.exported)
+    n_units = sum(len(group.complete_units) for group in export.exported_groups)
     with open_folder(out, facts.record) as folder:
-        keys = _list_keys(export, out, folder.staging)
+        key_files = _list_key_files(export, out, folder.staging)
         reports = []
-        for report in write_files(keys, processes):
+        for report in write_files(key_files, processes):
             reports.append(report)
             folder.written |= report.files
             progress(sum(report.n_units for report in reports), n_units)
@@ -276,38 +277,38 @@ def write_dataset(
             folder.write(images_name(dataset), image_table_bytes(image_set))
         for name, text in side_files.items():
             folder.write(name, text)
-        folder.write(VERSIONS_FILE, versions_text(fields for report in reports for fields in report.provenances))
+        folder.write(VERSIONS_FILE, versions_text(chain.from_iterable(report.provenances for report in reports)))
         folder.write(CARD_FILE, card_text(export))
     return ExportReport(
         out=out,
         files=tuple(sorted(folder.written)),
         n_units=n_units,
-        n_evaluations=sum(group.n_evaluations for group in export.exported),
+        n_evaluations=sum(group.n_evaluations for group in export.exported_groups),
         missing={(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths},
         n_bytes=sum((out / name).stat().st_size for name in folder.written),
     )
 
 
-def _list_keys(export: Export, out: Path, folder: Path) -> list[KeyFiles]:
-    """Return the files of each key, the largest key first, so that no large key is written last.
+def _list_key_files(export: Export, out: Path, folder: Path) -> list[KeyFiles]:
+    """Return the files of each group, the largest group first, so that no large file is written last.
 
     Raises:
         ConfigError: two files would have the same name. For example, measurement ``b_c`` of key ``a`` and measurement
             ``c`` of key ``a_b`` have the same file name.
     """
     n_classes = export.facts.n_classes
-    groups = sorted(export.exported, key=lambda group: -group.n_evaluations * n_classes.get(group.dataset, 1))
-    keys = [
+    groups = sorted(export.exported_groups, key=lambda group: -group.n_evaluations * n_classes.get(group.dataset, 1))
+    key_files = [
         KeyFiles(folder, _make_format(export, group), group.rows, export.formats, export.round_to) for group in groups
     ]
-    names = [name for key in keys for name in key.names]
+    names = [name for files in key_files for name in files.names]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
                 f"Exporting failed for {out}: the files of two keys would both be named {name}. "
                 "Rename one of the tasks or its columns."
             )
-    return keys
+    return key_files
 
 
 def _make_format(export: Export, group: Group) -> KeyFormat:

@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import InputError, ResultsError, StorageError
-from robust201.core.files import (
-    LOCK_FILE,
-    fsync_folder,
-    load_json,
-    sha256_of,
-    sole_writer,
-)
+from robust201.core.files import LOCK_FILE, fsync_folder, load_json, sha256_of, sole_writer
 from robust201.core.records import canonical_json
 from robust201.dataset.layout import RESULTS_FOLDER_FILE, SWEEP_FILE
 from robust201.dataset.listing import CHECKSUM_FILE, listing_text, open_hashed, read_listing
@@ -47,8 +41,8 @@ def open_folder(path: Path, sweep_record: Mapping[str, Any]) -> Iterator["Export
                 _complete_replacement(target)
                 _reject_other_content(path, sweep_record)
                 if target.exists():
-                    target.rename(_earlier(target)).rename(target)  # fails early for a mount point
-                _empty(staging)
+                    target.rename(_path_of_earlier(target)).rename(target)  # fails early for a mount point
+                _clear(staging)
                 folder = ExportFolder(staging)
                 yield folder
                 folder.write(CHECKSUM_FILE, listing_text(folder.written))
@@ -93,7 +87,7 @@ def _reject_other_content(path: Path, sweep_record: Mapping[str, Any]) -> None:
     Raises:
         InputError: the folder has other content.
     """
-    target, earlier = path.resolve(), _read_sweep(path)
+    target, earlier = path.resolve(), _identify_export(path)
     listed = read_listing(path) if earlier else {}
     for parent, folders, names in os.walk(target):
         rejected_folders = folders if earlier is None else [name for name in folders if Path(parent, name).is_symlink()]
@@ -120,7 +114,7 @@ def _identify(sweep_record: Mapping[str, Any]) -> tuple[str, set[str]]:
     return str(sweep_record["name"]), set(map(canonical_json, sweep_record["protocols"]))
 
 
-def _read_sweep(folder: Path) -> tuple[str, set[str]] | None:
+def _identify_export(folder: Path) -> tuple[str, set[str]] | None:
     """Return the name and the protocols of an export's sweep; None if the folder has no export of this package."""
     try:
         return _identify(load_json(folder / SWEEP_FILE)["sweep"]) if SWEEP_FILE in read_listing(folder) else None
@@ -150,29 +144,29 @@ def _replace(target: Path, staging: Path) -> None:
     (staging / LOCK_FILE).unlink()
     try:
         if target.exists():
-            target.rename(_earlier(target))
+            target.rename(_path_of_earlier(target))
         staging.rename(target)
     finally:
         _complete_replacement(target)
     fsync_folder(target.parent)
 
 
-def _earlier(target: Path) -> Path:
+def _path_of_earlier(target: Path) -> Path:
     """Return the path of the earlier export while it is being replaced."""
     return target.with_name(f".{target.name}.old")
 
 
 def _complete_replacement(target: Path) -> None:
     """Complete an interrupted replacement if the new export is already at `target`; otherwise revert it."""
-    earlier = _earlier(target)
+    earlier = _path_of_earlier(target)
     if earlier.exists():
-        if _read_sweep(target):
+        if _identify_export(target):
             shutil.rmtree(earlier)
         else:
             earlier.rename(target)  # fails if the user has put files there in the meantime
 
 
-def _empty(staging: Path) -> None:
+def _clear(staging: Path) -> None:
     """Remove files that a killed export left in the staging folder."""
     for path in staging.iterdir():
         if path.is_dir():

@@ -50,7 +50,7 @@ class MissingFilesWarning(RobustWarning):
 
 
 def describe_absent_keys(folder: Path, keys: Sequence[str]) -> str:
-    """Return the text of a warning that keys lack files."""
+    """Return the text of a warning about keys without files."""
     return f"{folder / SWEEP_FILE} lists {', '.join(keys)}, but these keys lack files, so results are missing"
 
 
@@ -448,6 +448,6 @@ def _not_a_dataset_error(path: Path) -> ResultsError:
         problem = "there is no such folder"
         fix = "Correct the path."
         with suppress(InputError):
-            resolve_bundled(shipped := f"bundled:benchmark_data/{path.name}")
-            fix = f"Did you mean {shipped!r}?"
+            resolve_bundled(bundled_name := f"bundled:benchmark_data/{path.name}")
+            fix = f"Did you mean {bundled_name!r}?"
     return ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}")

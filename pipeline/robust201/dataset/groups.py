@@ -131,14 +131,14 @@ class Export:
     labels: Mapping[str, NDArray[np.int64]]
 
     @cached_property
-    def exported(self) -> list[Group]:
+    def exported_groups(self) -> list[Group]:
         """The groups with complete units."""
         return [group for group in self.groups if group.complete_units]
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
         """Weights by name; empty unless architectures have rows for several sets of weights."""
-        names = weights_names(unit for group in self.exported for unit in group.units)
+        names = weights_names(unit for group in self.exported_groups for unit in group.units)
         return {name: self.facts.weights[name] for name in names} if len(names) > 1 else {}
 
     @property

@@ -134,8 +134,8 @@ def _make_rows(
     try:
         columns = _make_columns(measurement, values)
     except (ValueError, TypeError, KeyError) as error:
-        cells = [(block[row // len(strengths)][0], strengths[row % len(strengths)], flat[row]) for row in rows]
-        raise _find_invalid_value(file, measurement, cells, error) from error
+        entries = [(block[row // len(strengths)][0], strengths[row % len(strengths)], flat[row]) for row in rows]
+        raise _first_invalid_value_error(file, measurement, entries, error) from error
     ids = np.repeat(make_ids([identifier for identifier, _ in block]), len(strengths))
     return RowBlock(ids[rows], None, np.tile(np.array(strengths, np.float64), len(block))[rows], None, columns)
 
@@ -150,17 +150,17 @@ def _make_columns(measurement: str, values: Sequence[Any]) -> dict[str, Any]:
     return columns
 
 
-def _find_invalid_value(
-    file: Path, measurement: str, cells: Sequence[tuple[str, float, Any]], error: Exception
+def _first_invalid_value_error(
+    file: Path, measurement: str, entries: Sequence[tuple[str, float, Any]], error: Exception
 ) -> ResultsError:
     """Return an error that names the first invalid value; if each is valid alone, their shapes differ."""
     expected = describe_measurement(measurement)
-    for identifier, strength, value in cells:
+    for identifier, strength, value in entries:
         try:
             _make_columns(measurement, [value])
         except (ValueError, TypeError, KeyError):
             return _invalid_value_error(file, identifier, f"{expected}, at strength {strength:g}", value)
-    return _invalid_value_error(file, cells[0][0], f"{expected}, of equal shapes", str(error))
+    return _invalid_value_error(file, entries[0][0], f"{expected}, of equal shapes", str(error))
 
 
 def _invalid_value_error(file: Path, identifier: str, expected: str, value: Any) -> ResultsError:

@@ -27,8 +27,8 @@ from robust201.tasks.columns import COLUMNS, fields_of
 ROW_GROUP_BYTES = 16 << 20
 """Minimum size in memory of each row group of a Parquet file, except the last; a row group is one batch."""
 
-JSON_BYTES = 2 << 20
-"""Minimum size of a batch for which numbers are converted to text at full speed."""
+JSON_BATCH_BYTES = 2 << 20
+"""Minimum size of a batch without Parquet files; in smaller batches, converting numbers to text takes longer."""
 
 MAX_PROCESSES = 6
 """Maximum number of processes; each needs up to 220 MB (for 100 classes), so all of them need up to 1.3 GB."""
@@ -42,13 +42,13 @@ class KeyReport:
     """Report on the written files of a key.
 
     Attributes:
-        form: format of the key's files.
+        key_format: format of the key's files.
         n_units: number of units.
         files: SHA-256 of the files, by name.
         provenances: distinct provenances of the results.
     """
 
-    form: KeyFormat
+    key_format: KeyFormat
     n_units: int
     files: Mapping[str, str]
     provenances: tuple[Mapping[str, str], ...]
@@ -60,14 +60,14 @@ class KeyFiles:
 
     Attributes:
         folder: folder to which names of files are relative.
-        form: format of the files.
+        key_format: format of the files.
         rows: the results.
         formats: ``"json"``, ``"parquet"`` or both.
         round_to: number of decimals in JSON; None for exact values.
     """
 
     folder: Path
-    form: KeyFormat
+    key_format: KeyFormat
     rows: UnitResults
     formats: Collection[str]
     round_to: int | None
@@ -75,14 +75,14 @@ class KeyFiles:
     @property
     def json_names(self) -> dict[str, str]:
         """Name of the JSON file of each measurement."""
-        names = self.form.measurements if "json" in self.formats else ()
-        return {name: f"{self.form.dataset}/{self.form.key}_{name}.json" for name in names}
+        names = self.key_format.measurements if "json" in self.formats else ()
+        return {name: f"{self.key_format.dataset}/{self.key_format.key}_{name}.json" for name in names}
 
     @property
     def names(self) -> list[str]:
         """Names of all files; the Parquet file is the last."""
-        parquet_names = [parquet_name(self.form.dataset, self.form.key)] if "parquet" in self.formats else []
-        return [*self.json_names.values(), *parquet_names]
+        parquet_file = parquet_name(self.key_format.dataset, self.key_format.key)
+        return [*self.json_names.values(), *([parquet_file] if "parquet" in self.formats else [])]
 
     def write(self) -> KeyReport:
         """Write the files.
@@ -91,16 +91,16 @@ class KeyFiles:
             IncompleteError: a result is missing.
             StorageError: a result is damaged, or contains a number that the format cannot represent.
         """
-        form, n_units = self.form, 0
+        key_format, n_units = self.key_format, 0
         with ExitStack() as stack:
             opened = {name: stack.enter_context(open_hashed(self.folder / name)) for name in self.names}
             writers: list[_JsonWriter | ParquetWriter] = [
-                _JsonWriter(opened[name], form, measurement, self.round_to)
+                _JsonWriter(opened[name], key_format, measurement, self.round_to)
                 for measurement, name in self.json_names.items()
             ]
-            parquet = ParquetWriter(opened[self.names[-1]], form) if "parquet" in self.formats else None
+            parquet = ParquetWriter(opened[self.names[-1]], key_format) if "parquet" in self.formats else None
             writers += [parquet] if parquet else []
-            for batch in iter_batches(self.rows, ROW_GROUP_BYTES if parquet else JSON_BYTES):
+            for batch in iter_batches(self.rows, ROW_GROUP_BYTES if parquet else JSON_BATCH_BYTES):
                 n_units += len(batch.units)
                 for writer in writers:
                     writer.add(batch)
@@ -108,16 +108,16 @@ class KeyFiles:
                 writer.close()
             files = {name: file.sha256 for name, file in opened.items()}
         provenances = tuple(map(dict, self.rows.provenances))
-        return KeyReport(form, n_units, files, provenances)
+        return KeyReport(key_format, n_units, files, provenances)
 
 
 class _JsonWriter:
     """Writes a JSON file with one measurement (see `dataset.export.write_dataset` for rounding)."""
 
-    def __init__(self, stream: HashedFile, form: KeyFormat, measurement: str, round_to: int | None) -> None:
+    def __init__(self, stream: HashedFile, key_format: KeyFormat, measurement: str, round_to: int | None) -> None:
         self._stream, self._measurement, self._round_to = stream, measurement, round_to
         self._separator = b""
-        names = form.dataset, form.key, measurement
+        names = key_format.dataset, key_format.key, measurement
         stream.write(("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode())
 
     def add(self, batch: RowBatch) -> None:
@@ -147,7 +147,7 @@ def iter_unit_texts(measurement: str, batch: RowBatch, round_to: int | None = No
     for unit in batch.units:
         end_row = first_row + len(unit.strengths)
         texts = evaluation_texts[first_row:end_row]
-        yield texts[0] if _is_single(unit) else b"[" + b", ".join(texts) + b"]"
+        yield texts[0] if _has_single_value(unit) else b"[" + b", ".join(texts) + b"]"
         first_row = end_row
 
 
@@ -170,11 +170,11 @@ def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | 
         ) from error
 
 
-def _is_single(unit: Unit) -> bool:
+def _has_single_value(unit: Unit) -> bool:
     return unit.key == "clean" or (bool(unit.columns) and len(unit.strengths) == 1)
 
 
-def default_processes(n_evaluations: int) -> int:
+def choose_n_processes(n_evaluations: int) -> int:
     """Return the number of processes for an export: one per usable CPU up to `MAX_PROCESSES`; 1 for few evaluations."""
     return 1 if n_evaluations < MIN_PARALLEL_EVALUATIONS else min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
@@ -191,7 +191,7 @@ def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     stop_reader, stop_writer = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(stop_reader,))
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent, initargs=(stop_reader,))
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the processes inherit this mask
     try:
         futures = [pool.submit(KeyFiles.write, key) for key in keys]
@@ -209,7 +209,7 @@ def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]
         pool.shutdown(cancel_futures=True)
 
 
-def _end_with(stop_reader: Connection) -> None:
+def _end_with_parent(stop_reader: Connection) -> None:
     """Make this process end when the exporting process closes the pipe or dies, even if it is killed.
 
     Otherwise, an orphaned process could write into a folder that another export uses by then.

@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.files import resolve_bundled
-from robust201.core.records import (
-    ArchitectureId,
-    canonical_json,
-)
+from robust201.core.records import ArchitectureId, canonical_json
 from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.layout import (
     CLEAN,
@@ -27,7 +24,7 @@ from robust201.dataset.layout import (
     spellings,
 )
 from robust201.dataset.row_block import RowBlock
-from robust201.dataset.table import has_one_column, read_numbers
+from robust201.dataset.table import has_single_column, read_single_column
 from robust201.tasks import expand_keys
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.strengths import unit_of
@@ -71,7 +68,7 @@ class MergedFolders:
         self._numbers: dict[tuple[Any, ...], RowBlock] = {}
         self._networks: frozenset[str] | None = None
         self._keys: frozenset[str] | None = None
-        self._is_separated = False
+        self._separates_weights = False
         self._weights: str | None = None
         self._check_folders()
         epsilons: dict[str, list[float]] = {}
@@ -108,11 +105,11 @@ class MergedFolders:
         ]
         self.data = _union(folder.datasets for folder in self.folders)
         self.measures = _union(folder.measurements for folder in self.folders)
-        by_paper_key: dict[str, str] = {}
+        spelling_by_paper_key: dict[str, str] = {}
         for key in (key for folder in self.folders for key in folder.keys):
             if self._keys is None or paper_key(key) in self._keys:
-                by_paper_key.setdefault(paper_key(key), key)
-        keys = sort_by_task_order(by_paper_key.values())
+                spelling_by_paper_key.setdefault(paper_key(key), key)
+        keys = sort_by_task_order(spelling_by_paper_key.values())
         kinds = {key: self.kind_of(key) for key in keys}
         self.keys_clean, self.keys_adv, self.keys_cc, self.keys_measure, self.keys_other = (
             [key for key in keys if kinds[key] == kind] for kind in (CLEAN, "attack", "corruption", "measure", "other")
@@ -128,7 +125,7 @@ class MergedFolders:
         self._weights = weights
 
     def __repr__(self) -> str:
-        lists_weights = self._weights is None and not self._is_separated and len(self.weights) > 1
+        lists_weights = self._weights is None and not self._separates_weights and len(self.weights) > 1
         keys = "1 key" if len(self.keys_all) == 1 else f"{len(self.keys_all)} keys"
         paths = ", ".join(str(folder.path) for folder in self.folders)
         weights = f"; weights {', '.join(self.weights)}" if lists_weights else ""
@@ -151,12 +148,12 @@ class MergedFolders:
         selected = copy.copy(self)
         if keys is not None:
             selected._keys = frozenset({CLEAN, *self._find_keys(as_names(keys))})
-        selected._is_separated = self._weights is None and any(len(folder.weights) > 1 for folder in self.folders)
+        selected._separates_weights = self._weights is None and any(len(folder.weights) > 1 for folder in self.folders)
         if networks is not None:
             network_list: list[int | str] = [networks] if isinstance(networks, str) else [*networks]
             selected._networks = frozenset(self._find_network_name(network) for network in network_list)
         meta = self.meta
-        if selected._is_separated:
+        if selected._separates_weights:
             selected.space = None  # a network named 21@s0, for example, is not a cell of the space
             meta = meta | {"ids": {name: {} for name in selected._list_evaluated_networks()}}
         elif selected._networks is not None and self.space is None:
@@ -213,8 +210,8 @@ class MergedFolders:
             return self
         selected = copy.copy(self)
         selected._set_weights(weights)
-        if self._is_separated:
-            selected._is_separated, selected.space = False, self.cost_space
+        if self._separates_weights:
+            selected._separates_weights, selected.space = False, self.cost_space
             suffix = f"{WEIGHTS_SEPARATOR}{weights}"
             selected._networks = self._networks and frozenset(name.removesuffix(suffix) for name in self._networks)
             selected._set_meta(self._unselected_meta)
@@ -230,7 +227,7 @@ class MergedFolders:
                 positions = np.flatnonzero(weights == self._weights)
             elif self._weights not in folder.weights:
                 positions = positions[:0]
-        elif self._is_separated:
+        elif self._separates_weights:
             architectures = architectures.astype(str).astype(object)
             if len(folder.weights) > 1:
                 suffixes = "" if weights is None else weights.astype(str).astype(object)
@@ -260,8 +257,8 @@ class MergedFolders:
     def check_weights(self, folder: DatasetFolder, dataset: str, key: str) -> None:
         """Raise ConfigError if a file has rows of several sets of weights, and none was chosen."""
         names = folder.weights_of(dataset, key)
-        is_chosen = self._is_separated or (self._weights is not None and folder.weights)
-        if len(names) > 1 and not is_chosen:
+        is_unambiguous = self._separates_weights or (self._weights is not None and folder.weights)
+        if len(names) > 1 and not is_unambiguous:
             raise ConfigError(
                 f"Reading failed for {dataset} {key} of {folder.path}: expected weights "
                 f"{' or '.join(map(repr, names))}, got no name. Choose one with --weights-name, or weights=… in Python."
@@ -355,7 +352,8 @@ class MergedFolders:
         for folder in folders:
             for block in self._blocks_of(folder, dataset, key, measurement):
                 rows = self._select_rows(folder, block)
-                values = rows.columns[measurement] if has_one_column(measurement) else rows.nested_values(measurement)
+                is_nested = not has_single_column(measurement)
+                values = rows.nested_values(measurement) if is_nested else rows.columns[measurement]
                 n_images = folder.count_images(dataset, key) if rows.n_images is None else rows.n_images
                 columns = {"architecture": rows.architectures, "strength": rows.strengths}
                 tables.append(pd.DataFrame({**columns, "value": values, "n_images": n_images}))
@@ -371,12 +369,12 @@ class MergedFolders:
         architecture: ArchitectureId | None = None,
     ) -> Iterable[RowBlock]:
         """Return one folder's rows for one architecture or all; scalar measurements stay in memory."""
-        if not has_one_column(measurement):
+        if not has_single_column(measurement):
             return folder.iter_rows(dataset, key, measurement, architecture)
-        name = (folder, dataset, paper_key(key), measurement)
-        if name not in self._numbers:
-            self._numbers[name] = read_numbers(folder, dataset, key, measurement)
-        rows = self._numbers[name]
+        cache_key = (folder, dataset, paper_key(key), measurement)
+        if cache_key not in self._numbers:
+            self._numbers[cache_key] = read_single_column(folder, dataset, key, measurement)
+        rows = self._numbers[cache_key]
         return [rows if architecture is None else rows.take(rows.architectures == architecture)]
 
     def accuracies(self, dataset: str, column: str = "accuracy") -> "pd.DataFrame":
@@ -443,7 +441,7 @@ class MergedFolders:
         The last folder is read first; its rows are skipped in the other folders.
         """
         architecture = network
-        if isinstance(network, str) and self._is_separated:
+        if isinstance(network, str) and self._separates_weights:
             architecture = parse_architecture_id(network.rpartition(WEIGHTS_SEPARATOR)[0] or network)
         seen: set[tuple[Any, float]] = set()
         folders = self._folders_with(dataset, key, measurement)

@@ -73,18 +73,18 @@ def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strengt
             continue
         ids, weights, packed = folder.read_outcomes(file, strength)
         reader.check_weights(folder, dataset, key)
-        networks, rows = reader.name_networks(folder, make_ids(ids), np.array(weights, object))
-        packed_by_network |= dict(zip(networks.tolist(), packed[rows], strict=True))
+        names, rows = reader.name_networks(folder, make_ids(ids), np.array(weights, object))
+        packed_by_network |= dict(zip(names.tolist(), packed[rows], strict=True))
     if not packed_by_network:
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {reader.path}: there are no per-image outcomes "
             f"({CORRECT_BITS}) at strength {strength:g}. Export the results with --parquet --outcomes bits."
         )
-    n_images, evaluated = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
-    return Outcomes(tuple(evaluated), np.stack([packed_by_network[network] for network in evaluated]), n_images)
+    n_images, networks = len(read_images(reader, dataset)["label"]), sorted(packed_by_network)
+    return Outcomes(tuple(networks), np.stack([packed_by_network[network] for network in networks]), n_images)
 
 
-def checked_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes | None:
+def read_checked_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes | None:
     """Read outcomes, and check that they agree with the accuracies; return None if there are no outcomes.
 
     Raises:

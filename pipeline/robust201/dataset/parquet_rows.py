@@ -21,13 +21,7 @@ from robust201.core.records import ArchitectureId
 from robust201.dataset.row_block import RowBlock, make_ids
 from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
 from robust201.statistics.outcomes import Packed, count_correct
-from robust201.tasks.columns import (
-    COLUMNS,
-    CORRECT_BITS,
-    MEASUREMENTS,
-    column_sources,
-    fields_of,
-)
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, column_sources, fields_of
 
 _CHECK_FILE = "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
 
@@ -56,7 +50,7 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _file_state(path: Path) -> tuple[int, int]:
     """Return a file's modification time and size, which identify its current content."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
@@ -64,7 +58,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 def column_names(path: Path) -> list[str]:
     """Return the names of a file's columns."""
-    return _read_column_names(path, *_state(path))
+    return _read_column_names(path, *_file_state(path))
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +70,7 @@ def _read_column_names(path: Path, _modified: int, _size: int) -> list[str]:
 
 def read_distinct_values(path: Path, column: str) -> list[Any]:
     """Return the distinct values of a column, except null; empty if the file does not have the column."""
-    return _read_distinct_values(path, *_state(path), column) if column in column_names(path) else []
+    return _read_distinct_values(path, *_file_state(path), column) if column in column_names(path) else []
 
 
 @lru_cache(maxsize=1024)
@@ -129,7 +123,8 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
     """Convert a table; rows without a value are left out, unless the measurement is confidence or a measure."""
     if table["architecture"].null_count or table["strength"].null_count:
         raise _malformed_error(path, "rows without an architecture or strength")
-    first_column = table[next(iter(column_sources(measurement)))]
+    sources = column_sources(measurement)
+    first_column = table[next(iter(sources))]
     if first_column.null_count and measurement in MEASUREMENTS and measurement != "confidence":
         table = table.filter(first_column.is_valid())
     if not len(table):
@@ -137,8 +132,8 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
     architectures = table["architecture"]
     columns = {}
     for name in fields_of(measurement).values():
-        sources = [source for source, meaning in column_sources(measurement).items() if meaning.source == name]
-        arrays = [_to_array(path, table[source], source, name) for source in sources]
+        parquet_names = [parquet_name for parquet_name, source in sources.items() if source.source == name]
+        arrays = [_to_array(path, table[parquet_name], parquet_name, name) for parquet_name in parquet_names]
         columns[name] = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1)
         try:
             check_column(name, columns[name])

@@ -66,8 +66,8 @@ class KeyFormat:
 class ParquetWriter:
     """Writes a Parquet file, one row group per batch. The first batch determines the columns."""
 
-    def __init__(self, stream: io.RawIOBase, form: KeyFormat) -> None:
-        self._stream, self._format = stream, form
+    def __init__(self, stream: io.RawIOBase, key_format: KeyFormat) -> None:
+        self._stream, self._key_format = stream, key_format
         self._writer: pq.ParquetWriter | None = None
         self._columns: dict[str, ParquetColumn] = {}
 
@@ -81,17 +81,17 @@ class ParquetWriter:
             self._writer.close()
 
     def _open(self, first_batch: RowBatch) -> pq.ParquetWriter:
-        form = self._format
+        key_format = self._key_format
         # A measure's first row determines whether its columns have numbers or lists.
         example_values = {name: np.asarray(column[0]) for name, column in first_batch.columns.items()}
         self._columns = columns = parquet_columns(
-            form.measurements,
-            layout_of(form.space).columns,
-            form.strength_description,
-            example_values=example_values if form.is_measure else None,
-            weights=form.weights.values(),
-            has_outcomes=form.labels is not None,
-            n_classes=form.n_classes or 0,
+            key_format.measurements,
+            layout_of(key_format.space).columns,
+            key_format.strength_description,
+            example_values=example_values if key_format.is_measure else None,
+            weights=key_format.weights.values(),
+            has_outcomes=key_format.labels is not None,
+            n_classes=key_format.n_classes or 0,
         )
         matrix_columns = [
             f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
@@ -110,21 +110,21 @@ class ParquetWriter:
         )
 
     def _make_table(self, batch: RowBatch, schema: pa.Schema) -> pa.Table:
-        form, columns = self._format, self._columns
+        key_format, columns = self._key_format, self._columns
         units = [unit for unit in batch.units for _ in unit.strengths]
         n_classes = count_classes({name: np.asarray(column[0]) for name, column in batch.columns.items()})
         column_values: dict[str, Any] = {
-            "dataset": [form.dataset] * len(units),
-            "key": [form.key] * len(units),
-            **layout_of(form.space).values([unit.architecture for unit in units]),
+            "dataset": [key_format.dataset] * len(units),
+            "key": [key_format.key] * len(units),
+            **layout_of(key_format.space).values([unit.architecture for unit in units]),
             "strength": [strength for unit in batch.units for strength in unit.strengths],
             "n_images": [unit.n_images or None for unit in units],
-            "n_classes": [n_classes or form.n_classes] * len(units),
+            "n_classes": [n_classes or key_format.n_classes] * len(units),
             "protocol": [unit.protocol or None for unit in units],
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
-        if form.weights:
-            weights_of_rows = [form.weights[unit.weights] for unit in units]
+        if key_format.weights:
+            weights_of_rows = [key_format.weights[unit.weights] for unit in units]
             column_values |= {
                 "weights": [unit.weights for unit in units],
                 "weights_recipe": [weights.recipe or None for weights in weights_of_rows],
@@ -133,7 +133,7 @@ class ParquetWriter:
                 "weights_seed": [weights.seed for weights in weights_of_rows],
             }
         if CORRECT_BITS in columns:
-            is_correct = batch.columns[PREDICTIONS] == form.labels
+            is_correct = batch.columns[PREDICTIONS] == key_format.labels
             column_values[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(is_correct)]
         column_values |= {
             name: self._measured_values(batch.columns[column.source_column.source], column)
@@ -145,7 +145,7 @@ class ParquetWriter:
         )
 
     def _measured_values(self, values: StoredColumn, column: ParquetColumn) -> Any:
-        if self._format.is_measure or isinstance(values, list):
+        if self._key_format.is_measure or isinstance(values, list):
             return [array.tolist() for array in values]
         element = column.source_column.element if column.source_column else None
         return _to_nested_lists(values if element is None else values[:, element], column.dtype)

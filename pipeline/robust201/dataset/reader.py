@@ -13,19 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.core.records import (
-    CLEAN_STRENGTH,
-    ArchitectureId,
-    format_architecture,
-)
-from robust201.dataset.layout import (
-    CLEAN,
-    PUBLISHED_DATASETS,
-    format_id,
-    kind_of,
-    parse_architecture_id,
-    spellings,
-)
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
+from robust201.dataset.layout import CLEAN, PUBLISHED_DATASETS, format_id, kind_of, parse_architecture_id, spellings
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED_MEASUREMENTS
 
@@ -105,7 +94,7 @@ class Dataset(MergedFolders):
     ) -> dict[str, Any]:
         """Return a measurement by id: one value, or a list in the order of `strengths`, with None if missing."""
         by_id: dict[str, dict[float, Any]] = {}
-        for architecture, strength, value in self._iter_cells(dataset, key, measurement, network):
+        for architecture, strength, value in self._iter_values(dataset, key, measurement, network):
             by_id.setdefault(str(architecture), {})[strength] = value
         strengths, is_single = self.strengths(dataset, key), self._has_single_value(dataset, key)
         return {
@@ -113,7 +102,7 @@ class Dataset(MergedFolders):
             for identifier, values in by_id.items()
         }
 
-    def _iter_cells(
+    def _iter_values(
         self, dataset: str, key: str, measurement: str, network: ArchitectureId | None
     ) -> Iterator[tuple[ArchitectureId, float, Any]]:
         """Yield network, strength and value, nested as in JSON files."""
@@ -324,9 +313,9 @@ class Dataset(MergedFolders):
         """
         if any(self.has(dataset, key, measurement) for measurement in measurements):
             return False
-        plans = [plan for folder in self.folders if (plan := folder.planned_strengths(dataset)) is not None]
-        if plans:
-            if any(spelling in plan for plan in plans for spelling in spellings(key)):
+        sweeps = [planned for folder in self.folders if (planned := folder.planned_strengths(dataset)) is not None]
+        if sweeps:
+            if any(spelling in planned for planned in sweeps for spelling in spellings(key)):
                 return False
             if not is_explicit:
                 return True

@@ -46,7 +46,7 @@ def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[F
     """Yield contradictions in merged folders: files of one part that differ, and differing corrupted images."""
     plan, folder = open_results(results)
     listing = {
-        dataset: merge_names([names[_shares_part(names)], *_corruption_samples(plan, dataset, sources)])
+        dataset: merge_names([names[_belong_to_shared_slices(names)], *_corruption_samples(plan, dataset, sources)])
         for dataset, names in folder.list().items()
     }
     for finding in check_files(plan, folder, listing):
@@ -64,7 +64,7 @@ def _corruption_samples(plan: Plan, dataset: str, sources: Sequence[Listing]) ->
                 yield names[rows[np.unique(names["strengths"][rows], return_index=True)[1]]]
 
 
-def _shares_part(names: Names) -> NDArray[np.bool_]:
+def _belong_to_shared_slices(names: Names) -> NDArray[np.bool_]:
     """Return which of the sorted names belong to a slice that several files have."""
     slices = np.strings.add(names["unit"], names["slice"])
     _, codes, counts = np.unique(slices, return_inverse=True, return_counts=True)
@@ -147,8 +147,8 @@ class _Checker:
         for strength, values in shard.rows.items():
             for column, array in values.items():
                 digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-                part = name.slice, name.slices, strength, column
-                first_digest, first_path = self._values.setdefault(part, (digest, name.path))
+                value_id = name.slice, name.slices, strength, column
+                first_digest, first_path = self._values.setdefault(value_id, (digest, name.path))
                 if first_digest != digest:
                     differing.add((first_path, column))
         for first_path, column in sorted(differing):

@@ -145,14 +145,14 @@ class KeyRows:
     def _read_files(self, network: int, strengths: Collection[float]) -> tuple[ChosenFiles, dict[ShardName, bytes]]:
         """Return the file of each strength of each slice, and the contents of the files."""
         key, files = self.key, self._choose_files(network)
-        wanted = [(index, strength) for strength in strengths for index in range(int(key.n_slices[network]))]
-        if not files.keys() >= {*wanted}:
-            index, strength = min({*wanted} - files.keys())
+        required = [(index, strength) for strength in strengths for index in range(int(key.n_slices[network]))]
+        if not files.keys() >= {*required}:
+            index, strength = min({*required} - files.keys())
             raise IncompleteError(
                 f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
                 "missing. Run the sweep again."
             )
-        chosen = {part: files[part] for part in wanted}
+        chosen = {slice_and_strength: files[slice_and_strength] for slice_and_strength in required}
         try:
             return chosen, {name: self._folder.read(name) for name in dict.fromkeys(chosen.values())}
         except FileNotFoundError as error:  # another process has moved a damaged file aside since the listing

@@ -1,4 +1,4 @@
-"""Outcomes of networks on single test images, read from a results folder."""
+"""Per-image outcomes of networks on test images, read from a results folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,32 +47,33 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
         ShardDamagedError: a file is damaged.
     """
     plan, folder = open_results(results)
-    planned = {key.key: key for key in plan.keys if key.dataset == dataset}
+    planned_keys = {key.key: key for key in plan.keys if key.dataset == dataset}
     for name in keys:
-        if name not in planned:
+        if name not in planned_keys:
             raise ConfigError(
                 f"Reading outcomes failed for {results}: expected results of {dataset} {name}, got none."
-                f"{did_you_mean(name, planned)}"
+                f"{did_you_mean(name, planned_keys)}"
             )
-        if planned[name].task.columns:
+        if planned_keys[name].task.columns:
             raise ConfigError(
                 f"Reading outcomes failed for {results}: expected keys with predicted classes, got {name}, which is a "
                 "measure. Choose another key."
             )
-    hashes = {str(planned[name].payload["images"]["sha256"]) for name in keys}
+    hashes = {str(planned_keys[name].payload["images"]["sha256"]) for name in keys}
     if len(hashes) != 1:
         raise ConfigError(
             f"Reading outcomes failed for {results}: {', '.join(keys)} have different images. Evaluate all of them on "
             "the same images."
         )
     images, listing = read_image_copy(plan.config, dataset, hashes.pop()), list_stable_results(plan, folder)
-    correct = [_read_key(KeyRows(folder, planned[name], listing), images.labels) for name in keys]
+    correct = [_read_key(KeyRows(folder, planned_keys[name], listing), images.labels) for name in keys]
+    payloads = {name: planned_keys[name].payload for name in keys}
     return KeyOutcomes(
-        planned[keys[0]].networks,
-        tuple((name, strength) for name in keys for strength in planned[name].strengths),
+        planned_keys[keys[0]].networks,
+        tuple((name, strength) for name in keys for strength in planned_keys[name].strengths),
         images.indices,
         np.concatenate(correct, axis=1),
-        {name: {field: value for field, value in planned[name].payload.items() if field != "images"} for name in keys},
+        {name: {field: payload[field] for field in payload if field != "images"} for name, payload in payloads.items()},
     )
 
 

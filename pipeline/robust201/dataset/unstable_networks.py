@@ -28,7 +28,7 @@ UnstableNetworks = Mapping[tuple[str, Network], UnstableNetwork]
 
 def read_unstable_networks(results: Path) -> UnstableNetworks:
     """Read the unstable networks of a results folder."""
-    if not _read_failures(results):
+    if not _read_unstable_failures(results):
         return {}
     plan, folder = open_results(results)
     return find_unstable_networks(plan, compare(plan, folder.list(), folder.read_tuple).keys, results)
@@ -36,7 +36,7 @@ def read_unstable_networks(results: Path) -> UnstableNetworks:
 
 def find_unstable_networks(plan: Plan, states: Sequence[KeyState], results: Path) -> UnstableNetworks:
     """Return the unstable networks of a plan, given its stored evaluations."""
-    failures = _read_failures(results)
+    failures = _read_unstable_failures(results)
     has_results = {
         (state.key.dataset, state.key.networks[row])
         for state in (states if failures else ())
@@ -63,7 +63,7 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
         RobustWarning: an unstable network has results.
     """
     listing = folder.list()
-    if not _read_failures(folder.root):
+    if not _read_unstable_failures(folder.root):
         return listing
     plan = make_plan(plan.config, plan.facts, folder.slices)  # `plan` may lack keys
     unstable = find_unstable_networks(plan, compare(plan, listing, folder.read_tuple).keys, folder.root)
@@ -82,6 +82,6 @@ def list_stable_results(plan: Plan, folder: ResultsFolder) -> Listing:
     return {dataset: names[~np.isin(names["unit"], units)] for dataset, names in listing.items()}
 
 
-def _read_failures(results: Path) -> dict[str, str]:
+def _read_unstable_failures(results: Path) -> dict[str, str]:
     """Return the failures that workers reported for unstable networks, by unit id."""
     return {event["unit"]: str(event["failure"]) for event in read_failures(results) if event.get(UNSTABLE)}

@@ -37,7 +37,7 @@ class DatasetVerdict:
         remarks: messages about missing files or a missing listing.
         n_evaluations: number of evaluations whose values were checked.
         n_listed: number of files that `SHA256SUMS` lists; None if there is no such file.
-        flags: signs of weak attacks, which do not affect `is_sound`; None if they were not requested, or there are
+        flags: signs of weak attacks, which do not affect `is_valid`; None if they were not requested, or there are
             problems.
     """
 
@@ -48,12 +48,12 @@ class DatasetVerdict:
     flags: tuple[AttackFlag, ...] | None
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         return not self.problems
 
     def to_payload(self) -> dict[str, Any]:
         return {
-            "sound": self.is_sound,
+            "valid": self.is_valid,
             "problems": list(self.problems),
             "remarks": list(self.remarks),
             "evaluations": self.n_evaluations,
@@ -140,10 +140,10 @@ def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
         for rows in folder.iter_rows(dataset, key, name, file=file):
             n_rows += len(rows)
             for identity, accuracy in _iter_accuracies(rows, name):
-                expected, first = accuracies.setdefault(identity, (accuracy, file))
+                expected, first_file = accuracies.setdefault(identity, (accuracy, file))
                 if not abs(accuracy - expected) <= tolerance:
                     raise ResultsError(
-                        f"Verifying failed for {first}: expected an accuracy of {accuracy:g} for "
+                        f"Verifying failed for {first_file}: expected an accuracy of {accuracy:g} for "
                         f"{format_architecture(identity[0])} at strength {identity[2]:g}, as in {name} of {file}, got "
                         f"{expected:g}. {ADVICE}"
                     )
@@ -156,8 +156,8 @@ def _iter_accuracies(rows: RowBlock, measurement: str) -> Iterator[tuple[tuple[A
     counts = rows.columns.get(COUNTS)
     if counts is not None and counts.dtype.kind == "i":
         # Published matrices may be normalised; their rows sum to 0 or 1.
-        is_counted = (counts.sum(axis=2) > 1).any(axis=1)
-        rows, counts = rows.take(is_counted), counts[is_counted]
+        has_counts = (counts.sum(axis=2) > 1).any(axis=1)
+        rows, counts = rows.take(has_counts), counts[has_counts]
         accuracies = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))
     elif measurement == "accuracy":
         accuracies = rows.columns["accuracy"]

@@ -71,7 +71,7 @@ class Verdict:
 
     def to_payload(self) -> dict[str, Any]:
         return {
-            "sound": not (self.faults or self.export_problems),
+            "valid": not (self.faults or self.export_problems),
             "findings": [finding._asdict() for finding in self.findings],
             "export": list(self.export_problems),
             "files": self.n_files,
@@ -116,7 +116,7 @@ def verify_results(
     findings += [Finding("missing", ", ".join(cause.keys), str(cause)) for cause in causes]
     unstable = find_unstable_networks(plan, state.keys, results)
     findings += [Finding("unstable", *network) for network in unstable.values()]
-    is_sound = all(finding.kind == "missing" for finding in findings)
+    is_valid = all(finding.kind == "missing" for finding in findings)
     return Verdict(
         findings=tuple(findings),
         export_problems=() if export is None else tuple(check_export(plan, folder, export)),
@@ -124,8 +124,8 @@ def verify_results(
         n_evaluations=state.n_done,
         n_planned=plan.n_evaluations,
         n_exported=n_exported,
-        weights=check_clean_accuracy(plan, folder) if is_sound else None,
-        flags=_find_attack_flags_of_plan(results, plan) if is_sound and attack_flags else None,
+        weights=check_clean_accuracy(plan, folder) if is_valid else None,
+        flags=_find_attack_flags_of_plan(results, plan) if is_valid and attack_flags else None,
     )
 
 
@@ -194,9 +194,9 @@ def check_export(plan: Plan, folder: ResultsFolder, out: Path) -> Iterator[str]:
     yield from check_listing(out, digests)
     try:
         with tempfile.TemporaryDirectory(prefix=".verify-", dir=folder.root) as temporary:
-            options, new = _read_export_options(out, digests), Path(temporary) / "export"
-            export_results(plan, folder, new, **options)
-            yield from _compare_exports(out, digests, new)
+            options, new_export = _read_export_options(out, digests), Path(temporary) / "export"
+            export_results(plan, folder, new_export, **options)
+            yield from _compare_exports(out, digests, new_export)
     except (OSError, IncompleteError, InputError, StorageError) as error:
         yield f"Verifying failed for {out}: {error}"
 
@@ -216,16 +216,16 @@ def _read_export_options(out: Path, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _compare_exports(out: Path, digests: Mapping[str, str], new: Path) -> Iterator[str]:
+def _compare_exports(out: Path, digests: Mapping[str, str], new_export: Path) -> Iterator[str]:
     """Compare an export with a new export of the same results (see `check_export`)."""
-    sweeps = [(read_object(folder / SWEEP_FILE) or {}) | {"robust201": None} for folder in (out, new)]
+    sweeps = [(read_object(folder / SWEEP_FILE) or {}) | {"robust201": None} for folder in (out, new_export)]
     if sweeps[0] != sweeps[1]:
         yield (
             f"Verifying failed for {out / SWEEP_FILE}: it is not the sweep of these results. Use the folder to which "
             f"these results were exported. {REEXPORT}"
         )
         return
-    new_digests = read_listing(new)
+    new_digests = read_listing(new_export)
     for name in sorted((digests.keys() | new_digests.keys()) - {SWEEP_FILE, CARD_FILE, VERSIONS_FILE}):
         if digests.get(name) != new_digests.get(name):
             yield (

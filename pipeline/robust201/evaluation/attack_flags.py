@@ -43,7 +43,7 @@ AT_CHANCE = "at chance"
 
 _CLEAN = ("clean", CLEAN_STRENGTH)
 
-_ATTACKS = tuple(task for task in TASKS.values() if task.kind == "attack" and task.norm is not None)
+_BALL_ATTACKS = tuple(task for task in TASKS.values() if task.kind == "attack" and task.norm is not None)
 """Attacks in norm balls."""
 
 Accuracies = Mapping[ArchitectureId, float]
@@ -101,7 +101,7 @@ class AttackFlag:
 Results = Mapping[KeyAndStrength, Accuracies]
 
 _Comparison = tuple[str, Accuracies, Accuracies]
-"""Label, the accuracies (or fractions) that should be lower, and those (or the limit) that should be higher."""
+"""Label, the checked accuracies (or fractions), and their bounds: accuracies or a limit that they should not exceed."""
 
 _Compare = Callable[[Results, float], Iterator[_Comparison]]
 """(results, largest plausible accuracy at a huge epsilon) → comparisons."""
@@ -109,7 +109,7 @@ _Compare = Callable[[Results, float], Iterator[_Comparison]]
 
 @dataclass(frozen=True)
 class _Rule:
-    """A check that supposedly lower accuracies (or fractions) do not exceed supposedly higher ones, or a limit.
+    """A check that accuracies (or fractions) do not exceed their bounds (see `_Comparison`).
 
     Attributes:
         reason: possible cause; ``{limit}`` stands for the largest plausible accuracy at a huge epsilon.
@@ -123,7 +123,7 @@ class _Rule:
     margin: Literal["always", "optional", "never"] = "never"
 
 
-def _name(attack: Task, strength: float) -> str:
+def _format_attack(attack: Task, strength: float) -> str:
     return format_term(attack.key, strength, unit_of(attack.constraint, attack.kind))
 
 
@@ -131,8 +131,8 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
     """Return a function that compares attacks of some roles with supposedly stronger ones in the same ball."""
     pairs = [
         (weak, strong)
-        for weak in _ATTACKS
-        for strong in _ATTACKS
+        for weak in _BALL_ATTACKS
+        for strong in _BALL_ATTACKS
         if weak.norm == strong.norm and weak.model.role in weak_roles and strong.model.role == strong_role
     ]
 
@@ -140,26 +140,26 @@ def _compare_attacks(weak_roles: Collection[str], strong_role: str) -> _Compare:
         for weak, strong in pairs:
             for key, strength in sorted(results):
                 if key == weak.key and strength > CLEAN_STRENGTH and (strong.key, strength) in results:
-                    where = f"{_name(strong, strength)} against {_name(weak, strength)}"
+                    where = f"{_format_attack(strong, strength)} against {_format_attack(weak, strength)}"
                     yield where, results[strong.key, strength], results[weak.key, strength]
 
     return compare
 
 
 def _compare_strengths(results: Results, _limit: float) -> Iterator[_Comparison]:
-    for attack in _ATTACKS:
+    for attack in _BALL_ATTACKS:
         strengths = sorted(strength for key, strength in results if key == attack.key)
         for low, high in pairwise(strengths if attack.model.role != "single step" else ()):
-            where = f"{_name(attack, high)} against {_name(attack, low)}"
+            where = f"{_format_attack(attack, high)} against {_format_attack(attack, low)}"
             yield where, results[attack.key, high], results[attack.key, low]
 
 
 def _compare_with_limit(results: Results, limit: float) -> Iterator[_Comparison]:
-    attacks = {attack.key: attack for attack in _ATTACKS if attack.norm == "Linf"}
+    attacks = {attack.key: attack for attack in _BALL_ATTACKS if attack.norm == "Linf"}
     for key, strength in sorted(results):
         if key in attacks and strength >= MIN_HUGE_EPSILON_255:
             accuracies = results[key, strength]
-            yield _name(attacks[key], strength), accuracies, dict.fromkeys(accuracies, limit)
+            yield _format_attack(attacks[key], strength), accuracies, dict.fromkeys(accuracies, limit)
 
 
 def _compare_zero_gradients(results: Results, _limit: float) -> Iterator[_Comparison]:
@@ -213,7 +213,7 @@ def find_flags(
 
     Rules with a margin flag a difference that two independent samples of `n_images` images would exceed by chance with
     a probability of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and
-    strengths). Both samples are in fact the same images, so their difference varies less and the checks are
+    comparisons). Both samples are in fact the same images, so their difference varies less and the checks are
     conservative. Other rules flag any difference. With `flag_any_difference`, any higher accuracy under the supposedly
     stronger of two attacks in the same ball is flagged, because the weaker attack must then succeed on an image on
     which the other fails.
@@ -223,28 +223,28 @@ def find_flags(
     flags = []
     for rule in _RULES:
         comparisons = list(rule.compare(results, limit))
-        for where, higher, lower in comparisons:
-            names = [name for name in higher if name in lower]
-            high, low = (np.array([accuracies[name] for name in names], np.float64) for accuracies in (higher, lower))
+        for where, checked, bounds in comparisons:
+            names = [name for name in checked if name in bounds]
+            values, limits = (np.array([table[name] for name in names], np.float64) for table in (checked, bounds))
             n_differences = len(comparisons) * len(names)
-            excess = high - low
+            excess = values - limits
             if rule.margin in margins:
-                excess -= _chance_margin(high, low, n_images, n_differences)
+                excess -= _chance_margin(values, limits, n_images, n_differences)
             order = np.argsort(-excess, kind="stable")
-            flagged = tuple((names[i], float(high[i]), float(low[i])) for i in order[excess[order] > 0].tolist())
+            flagged = tuple((names[i], float(values[i]), float(limits[i])) for i in order[excess[order] > 0].tolist())
             if flagged:
                 reason = rule.reason.format(limit=limit)
                 flags.append(AttackFlag(dataset, rule.check, where, reason, flagged, len(names)))
     return [*flags, *_flag_clean_accuracy(dataset, results.get(_CLEAN, {}), n_images, n_classes)]
 
 
-def _chance_margin(high: _Floats, low: _Floats, n_images: int, n_differences: int) -> _Floats:
+def _chance_margin(first: _Floats, second: _Floats, n_images: int, n_differences: int) -> _Floats:
     """Return the margin that any of several differences exceeds by chance with probability `FLAG_LEVEL` at most."""
     from scipy.special import ndtri
 
     quantile = -float(ndtri(FLAG_LEVEL / max(1, n_differences)))
     # The variance is at least 1 / N, as if one image were misclassified: an estimate of 0 would be too small.
-    variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / n_images)
+    variance = np.maximum(first * (1 - first) + second * (1 - second), 1 / n_images)
     margin: _Floats = quantile * np.sqrt(variance / n_images)
     return margin
 

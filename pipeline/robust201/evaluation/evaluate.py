@@ -112,10 +112,10 @@ def _prepare(
 ) -> tuple[Context, Request]:
     """Return the context with the part's key and first batch, and the request for the part's images."""
     context = dataclasses.replace(context, key=task.key, first_batch=part.start // context.batch_size)
-    span = slice(part.start, part.stop)
+    part_slice = slice(part.start, part.stop)
     resident_images = resident_images or copy_to_device(images, context.classifier.device)
-    pixels, labels = resident_images.pixels[span], resident_images.labels[span]
-    return context, Request(part.strengths, pixels, labels, images.indices[span])
+    pixels, labels = resident_images.pixels[part_slice], resident_images.labels[part_slice]
+    return context, Request(part.strengths, pixels, labels, images.indices[part_slice])
 
 
 def _measure_network(
@@ -203,8 +203,8 @@ def _resume(
         return dataclasses.replace(request, save_stage=save)
     for name, total in totals.items():
         total.copy_(torch.from_numpy(saved[name]))
-    resumed = StageProgress(int(saved["stage"]), saved["remaining"])
-    return dataclasses.replace(request, save_stage=save, resumed=resumed)
+    resume_from = StageProgress(int(saved["stage"]), saved["remaining"])
+    return dataclasses.replace(request, save_stage=save, resume_from=resume_from)
 
 
 def _measure_distances(

@@ -120,10 +120,10 @@ class Accumulator:
         is_not_finite = self._is_not_finite.cpu().numpy()
         if is_not_finite.any():
             positions = np.flatnonzero(is_not_finite)
-            numbers = positions if self._indices is None else self._indices[positions]
+            image_numbers = positions if self._indices is None else self._indices[positions]
             raise EvaluationError(
                 f"Measuring failed for {self.name}: expected finite logits, got NaN or infinity for {len(positions)} "
-                f"of {self.n_images} images ({name_images(numbers.tolist())}). {NOT_FINITE_ADVICE}"
+                f"of {self.n_images} images ({name_images(image_numbers.tolist())}). {NOT_FINITE_ADVICE}"
             )
         totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
         n_added = int(count_matrix(totals).sum())

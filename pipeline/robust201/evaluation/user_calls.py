@@ -33,19 +33,19 @@ def call_attack(
         PerturbationError: the function failed, or did not return a tensor.
         EvaluationError: the function changed the network.
     """
-    network = NetworkGuard(context.classifier)
-    action = f"Perturbing failed for {function_name}: expected a tensor of images, got "
+    guard = NetworkGuard(context.classifier)
+    prefix = f"Perturbing failed for {function_name}: expected a tensor of images, got "
     for strength_index, strength in enumerate(request.strengths):
         for batch_number, batch in context.batches(len(request.images)):
             pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
             with (
                 context.seeded(batch_number),
-                network.check_unchanged(function_name),
-                _report_failures(PerturbationError, action),
+                guard.check_unchanged(function_name),
+                _report_failures(PerturbationError, prefix),
             ):
                 perturbed = attack(context.classifier, pixels, labels, strength, **function_parameters)
             if not isinstance(perturbed, torch.Tensor):
-                raise PerturbationError(f"{action}{type(perturbed).__name__}. Return the images from the function.")
+                raise PerturbationError(f"{prefix}{type(perturbed).__name__}. Return the images from the function.")
             adversarial = perturbed.detach().to(request.images.device)
             yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
 
@@ -83,17 +83,17 @@ def call_measure(
     Raises:
         EvaluationError: the function failed, did not return numbers by column, or changed the network.
     """
-    network = NetworkGuard(context.classifier)
-    action = f"Measuring failed for {function_name}: expected numbers by column, got "
-    with context.seeded(0), network.check_unchanged(function_name), _report_failures(EvaluationError, action):
+    guard = NetworkGuard(context.classifier)
+    prefix = f"Measuring failed for {function_name}: expected numbers by column, got "
+    with context.seeded(0), guard.check_unchanged(function_name), _report_failures(EvaluationError, prefix):
         columns = measure(context.classifier, to_float(request.images), request.labels.clone(), **function_parameters)
     if not isinstance(columns, Mapping):
-        raise EvaluationError(f"{action}{type(columns).__name__}. {_ADVICE}")
+        raise EvaluationError(f"{prefix}{type(columns).__name__}. {_ADVICE}")
     return {str(name): _to_array(value, f"{name} of {function_name}") for name, value in columns.items()}
 
 
 @contextmanager
-def _report_failures(error_class: type[Exception], action: str) -> Iterator[None]:
+def _report_failures(error_class: type[Exception], prefix: str) -> Iterator[None]:
     """Enable gradients for a user's function, and convert its exceptions to `error_class`."""
     try:
         with torch.enable_grad():
@@ -101,7 +101,7 @@ def _report_failures(error_class: type[Exception], action: str) -> Iterator[None
     except torch.AcceleratorError:
         raise  # the device failed, not the function
     except (Exception, SystemExit) as error:
-        raise error_class(f"{action}{describe_failure(error)}. Correct the function.") from error
+        raise error_class(f"{prefix}{describe_failure(error)}. Correct the function.") from error
 
 
 _ADVICE = "Return a dict of the declared columns from the function."

@@ -228,7 +228,7 @@ FIGURES = (
         "kernel parameters. Columns are cells, the best on the left, with the rank above (= marks ties); rows are "
         "edges.",
         "Figs. 7 and 29",
-        "an accuracy of architectures that are cells",
+        "accuracies of cells",
         top_cells,
         draw_top_cells,
         shows_means=True,
@@ -239,7 +239,7 @@ FIGURES = (
         "The best cells, and the number of edges (of six) on which they differ. Among equally accurate cells (“one of "
         "9”), the one with the highest clean accuracy is shown; if these are equal, the means decide.",
         "Fig. 26",
-        "an accuracy of architectures that are cells",
+        "accuracies of cells",
         best_cells,
         draw_best_cells,
         shows_means=True,

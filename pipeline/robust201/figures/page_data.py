@@ -82,7 +82,7 @@ def _pack_columns(ranking: Ranking, networks: list[ArchitectureId]) -> list[dict
 
 
 def _describe_ranks(ranking: Ranking) -> Mapping[ArchitectureId, str]:
-    """Return a sentence with the rank of each network in the order of the table."""
+    """Return a sentence with the rank of each network, under the evaluation that sorts the table."""
     rows = ranking.table[ranking.table["evaluation"] == ranking.order]
     ends = np.where(rows["tied"], ", best or tied with the best", "") if len(rows) > 1 else [""] * len(rows)
     texts = [

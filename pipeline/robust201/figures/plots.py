@@ -1,4 +1,4 @@
-"""Figures as PNG, SVG and PDF files, or their numbers as CSV files. Equal results give equal bytes."""
+"""Figures as PNG, SVG and PDF files, or their numbers as CSV files."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -115,7 +115,7 @@ def save_plot(
 def _describe_results(results: DatasetResults) -> str:
     keys = dict.fromkeys(map(str, results.accuracies.columns.get_level_values("key")))
     n_architectures = len(results.accuracies)
-    return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} under {', '.join(keys)}"
+    return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} for the keys {', '.join(keys)}"
 
 
 def _write_figure(results: DatasetResults, figure: FigureDefinition, path: Path, width: float) -> bool:

@@ -1,7 +1,8 @@
 """The table of figures.
 
-To add a figure, write its row in one of the modules below, beside a function that returns its numbers as a DataFrame
-and a function that draws them. The command line, the report and the tests of all figures then include the figure.
+To add a figure, add its `FigureDefinition` to `FIGURES` of one of the modules imported here, beside a function that
+returns its numbers as a DataFrame and a function that draws them. The command line, the report and the tests of all
+figures then include the figure.
 """
 
 from robust201.core.errors import ConfigError, did_you_mean

@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
 
 
 def draw_file(figure: Figure, width: float, file_format: str, *, notes: Sequence[str] = ()) -> bytes:
-    """Draw a figure and return the file's bytes; equal figures give equal bytes.
+    """Draw a figure and return the file's bytes; equal figures give equal bytes, except PDFs with interval bands.
 
     Args:
         figure: the figure.

@@ -25,7 +25,7 @@ from robust201.images.checks import check_count, check_labels
 from robust201.images.decoding import ImageDecoder
 from robust201.images.specs import DatasetSpec
 
-CLASS_NUMBERS_FILE = "labels.json"
+LABELS_FILE = "labels.json"
 
 _SUPPORTED_SUFFIXES = (".jpg", ".jpeg", ".png")
 _UNSUPPORTED_SUFFIXES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
@@ -82,7 +82,7 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
         raise DatasetError(
             f"Reading images failed for {path}: expected {spec.n_classes:,} class folders, one per class, got "
             f"{len(class_names):,}. Correct the number of classes, or number the folders in "
-            f"{path / CLASS_NUMBERS_FILE}."
+            f"{path / LABELS_FILE}."
         )
     files: list[Path] = []
     labels: list[int] = []
@@ -132,16 +132,16 @@ def _iter_images(folder: Path) -> Iterator[Path]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield a folder and its subfolders with their files, following links that do not lead to a containing folder."""
+    """Yield a folder and its subfolders with their files, following links that do not lead to a parent folder."""
     for parent, subfolders, file_names in os.walk(folder, followlinks=True):
-        containing = {os.path.realpath(outer) for outer in (Path(parent), *Path(parent).parents)}
-        subfolders[:] = [name for name in subfolders if os.path.realpath(Path(parent, name)) not in containing]
+        parents = {os.path.realpath(outer) for outer in (Path(parent), *Path(parent).parents)}
+        subfolders[:] = [name for name in subfolders if os.path.realpath(Path(parent, name)) not in parents]
         yield parent, file_names
 
 
 def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] | None:
     """Read the label of each class folder from `labels.json`; return None if there is no such file."""
-    path = folder / CLASS_NUMBERS_FILE
+    path = folder / LABELS_FILE
     if not path.exists():
         return None
     try:

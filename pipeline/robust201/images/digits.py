@@ -38,14 +38,14 @@ def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:
 
 
 def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64]:
-    """Return the ascending rows of the fixed test split, which has about the same fraction of every class."""
+    """Return the sorted row numbers of the fixed test split. It has about the same fraction of every class."""
     classes, class_sizes = np.unique(labels, return_counts=True)
     quotas = class_sizes * n_test / len(labels)
     test_counts = np.floor(quotas).astype(np.int64)
     # Rounding down leaves some test images unassigned. They go to the classes with the largest remainders; between
     # equal remainders, the lower class number comes first.
-    by_remainder = np.argsort(test_counts - quotas, kind="stable")
-    test_counts[by_remainder[: n_test - test_counts.sum()]] += 1
+    classes_by_remainder = np.argsort(test_counts - quotas, kind="stable")
+    test_counts[classes_by_remainder[: n_test - test_counts.sum()]] += 1
     rows = []
     for label, count in zip(classes, test_counts, strict=True):
         members = np.flatnonzero(labels == label)

@@ -165,8 +165,8 @@ def to_8_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     return np.floor(pixels.astype(np.float64) * 255 + 0.5).astype(np.uint8)
 
 
-def find_made_split(folder: Path, split: Split, recipe: Recipe) -> str | None:
-    """Return the hash of a split that `write_made_split` has written, or None.
+def find_generated_split(folder: Path, split: Split, recipe: Recipe) -> str | None:
+    """Return the hash of a split that `write_generated_split` has written, or None.
 
     Raises:
         DatasetError: the folder has images of this split with another recipe.
@@ -175,7 +175,7 @@ def find_made_split(folder: Path, split: Split, recipe: Recipe) -> str | None:
     return str(store.info("images")["images_sha256"]) if store.is_complete("images", recipe) else None
 
 
-def write_made_split(
+def write_generated_split(
     folder: Path,
     split: Split,
     images: LabelledImages,

@@ -13,7 +13,7 @@ _ROUNDING_TOLERANCE = 1e-3
 """Floats count as 8-bit pixels if each of them, times 255, is at most this far from an integer. The rounding error of
 k / 255 in float32 is far smaller."""
 
-_CLIPPED_EXCESS = 1e-5
+_MAX_CLIPPED_EXCESS = 1e-5
 """Maximum distance of floats from [0, 1] that counts as a rounding error, for example of a bicubic filter."""
 
 _PIXEL_TYPES = "uint8, or float32 or float64 in [0, 1]"
@@ -86,7 +86,7 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if np.isnan(lowest):  # the minimum propagates NaN
         row = int(np.flatnonzero(np.isnan(pixels).any(axis=(1, 2, 3)))[0])
         raise DatasetError(f"Reading arguments failed for `images`: image {row} contains NaN. Remove such images.")
-    if not (lowest >= -_CLIPPED_EXCESS and highest <= 1 + _CLIPPED_EXCESS):
+    if not (lowest >= -_MAX_CLIPPED_EXCESS and highest <= 1 + _MAX_CLIPPED_EXCESS):
         raise DatasetError(
             f"Reading arguments failed for `images`: expected {_PIXEL_TYPES}, got {lowest:.9g} to {highest:.9g}. Pass "
             "pixels divided by 255, without normalisation."

@@ -20,7 +20,7 @@ from robust201.measures.trainable import (
     copy_in_mode,
     equal_batches,
     gradients,
-    normalised,
+    normalise,
     pass_slices,
     seeded_pass,
 )
@@ -67,8 +67,8 @@ def _largest(
     """
     pixels = to_float(request.images[batch])
     is_normalised = parameters.input == "normalised"
-    leaf = (normalised(context.classifier, pixels) if is_normalised else pixels).requires_grad_()
-    inputs = leaf if is_normalised else normalised(context.classifier, leaf)
+    leaf = (normalise(context.classifier, pixels) if is_normalised else pixels).requires_grad_()
+    inputs = leaf if is_normalised else normalise(context.classifier, leaf)
     with seeded_pass(context, parameters, batch.start):
         logits = network_logits(network, inputs)
     loss = functional.cross_entropy(logits, request.labels[batch].clone(), reduction="sum")

@@ -21,7 +21,7 @@ from robust201.measures.trainable import (
     copy_in_mode,
     equal_batches,
     gradients,
-    normalised,
+    normalise,
     pass_slices,
     seeded_pass,
 )
@@ -78,7 +78,7 @@ def _largest_eigenvalue(
         ]
         total = torch.zeros_like(vectors, dtype=torch.float64)
         for pass_slice in slices_of_passes:
-            inputs = normalised(context.classifier, to_float(request.images[pass_slice]))
+            inputs = normalise(context.classifier, to_float(request.images[pass_slice]))
             labels = request.labels[pass_slice].clone()
             with seeded_pass(context, parameters, pass_slice.start):
                 logits = network_logits(network, inputs)

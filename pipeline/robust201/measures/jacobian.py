@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.attacks.context import Context, Request, to_float
 from robust201.attacks.random_numbers import RandomNumbers
-from robust201.measures.trainable import copy_in_mode, equal_batches, gradients, normalised, seeded_pass
+from robust201.measures.trainable import copy_in_mode, equal_batches, gradients, normalise, seeded_pass
 from robust201.networks.classifier import network_logits
 from robust201.tasks.measures import JacobianParameters
 
@@ -54,7 +54,7 @@ def _training_squared_norms(
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
         for batch in batches:
-            leaf = normalised(context.classifier, to_float(request.images[batch])).requires_grad_()
+            leaf = normalise(context.classifier, to_float(request.images[batch])).requires_grad_()
             with seeded_pass(context, parameters, batch.start):
                 logits = network_logits(network, leaf)
             total = torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device)

@@ -81,7 +81,7 @@ def _largest_ritz_values(
     matrices = np.zeros((quotients.shape[1], len(quotients), len(quotients)))
     matrices[:, diagonal_indices, diagonal_indices] = quotients.T
     matrices[:, diagonal_indices[1:], diagonal_indices[:-1]] = lengths[:-1].T  # eigh reads the lower triangle
-    ritz, vectors = np.linalg.eigh(matrices)
-    scale = np.abs(ritz).max(axis=1)
+    ritz_values, vectors = np.linalg.eigh(matrices)
+    scale = np.abs(ritz_values).max(axis=1)
     residuals = lengths[-1] * np.abs(vectors[:, -1, -1])
-    return ritz[:, -1], np.divide(residuals, scale, out=np.zeros_like(residuals), where=scale > 0)
+    return ritz_values[:, -1], np.divide(residuals, scale, out=np.zeros_like(residuals), where=scale > 0)

@@ -14,7 +14,7 @@ from robust201.networks.classifier import Classifier
 from robust201.networks.device import is_gpu
 from robust201.tasks.measures import DerivativeParameters, Mode
 
-_CPU_IMAGES, _GPU_IMAGES = 64, 256
+_CPU_PASS_IMAGES, _GPU_PASS_IMAGES = 64, 256
 """Number of images per pass on a CPU and on a GPU. A pass keeps its graph, and second derivatives take about 40 MB per
 image for the published networks."""
 
@@ -61,7 +61,7 @@ def seeded_pass(context: Context, parameters: DerivativeParameters, first_image:
         yield
 
 
-def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
+def normalise(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
     """Normalise (B, C, H, W) float32 pixels in [0, 1] to inputs of the network."""
     return (pixels - classifier.mean) / classifier.std
 
@@ -104,6 +104,6 @@ def pass_slices(context: Context, parameters: DerivativeParameters, images: slic
     """
     if parameters.mode == "training":
         return list(slices(images.stop, parameters.batch, images.start))
-    n_pass_images = _GPU_IMAGES if is_gpu(context.classifier.device) else _CPU_IMAGES
+    n_pass_images = _GPU_PASS_IMAGES if is_gpu(context.classifier.device) else _CPU_PASS_IMAGES
     n_pass_images = min(n_pass_images, context.classifier.batch_sizes.limit or n_pass_images)
     return list(slices(images.stop, n_pass_images, images.start))

@@ -69,14 +69,14 @@ class BatchSizes:
         is_padded: whether batches have only sizes of `SIZES`, or the maximum. Otherwise, they may have any size.
 
     Attributes:
-        largest: size of the largest batch since the last change of the limit; 0 if there was none.
+        largest_batch: size of the largest batch since the last change of the limit; 0 if there was none.
     """
 
     def __init__(
         self, maxima: Maxima | None = None, *, limit: int | None = None, minimum: int = 1, is_padded: bool = False
     ) -> None:
         self.maxima, self.minimum, self.is_padded = maxima, minimum, is_padded
-        self.largest = 0
+        self.largest_batch = 0
         self._limit = limit
 
     @classmethod
@@ -95,13 +95,13 @@ class BatchSizes:
 
     @limit.setter
     def limit(self, n_samples: int | None) -> None:
-        self._limit, self.largest = n_samples, 0
+        self._limit, self.largest_batch = n_samples, 0
 
     def halve(self) -> bool:
         """Limit batches to half of the largest batch, after memory ran out; return whether that is possible."""
-        if self.largest <= self.minimum:
+        if self.largest_batch <= self.minimum:
             return False
-        self.limit = self.largest // 2
+        self.limit = self.largest_batch // 2
         return True
 
     def maximum(self, *, gradient: bool = False) -> int | None:
@@ -131,18 +131,18 @@ class BatchSizes:
         bounds = [bound for bound in (self.maximum(gradient=gradient), maximum) if bound is not None]
         size = max(self.minimum, min(bounds, default=n_samples))
         if self.is_padded:
-            batches = split_into_sizes(n_samples, (*(known for known in SIZES if known < size), size))
+            batches = split_into_sizes(n_samples, (*(smaller for smaller in SIZES if smaller < size), size))
         else:
-            bounds = [*range(0, n_samples, size), n_samples]
-            batches = [Batch(start, stop, max(stop - start, self.minimum)) for start, stop in pairwise(bounds)]
-        self.largest = max([self.largest, *(batch.size for batch in batches)])
+            edges = [*range(0, n_samples, size), n_samples]
+            batches = [Batch(start, stop, max(stop - start, self.minimum)) for start, stop in pairwise(edges)]
+        self.largest_batch = max([self.largest_batch, *(batch.size for batch in batches)])
         return batches
 
 
 def halve_all(*all_sizes: BatchSizes) -> int | None:
     """Halve each distinct `BatchSizes` of a network; return the largest new limit, or None if none can be halved."""
-    halved = [sizes for sizes in {id(sizes): sizes for sizes in all_sizes}.values() if sizes.halve()]
-    return max((sizes.limit for sizes in halved if sizes.limit is not None), default=None)
+    halved_sizes = [sizes for sizes in {id(sizes): sizes for sizes in all_sizes}.values() if sizes.halve()]
+    return max((sizes.limit for sizes in halved_sizes if sizes.limit is not None), default=None)
 
 
 def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
@@ -156,10 +156,10 @@ def split_into_sizes(n_samples: int, sizes: tuple[int, ...]) -> list[Batch]:
     start = 0
     while start < n_samples:
         n_remaining = n_samples - start
-        sufficient = next((size for size in sizes if size >= n_remaining), None)
+        sufficient_size = next((size for size in sizes if size >= n_remaining), None)
         full_sizes = [size for size in sizes if size <= n_remaining]
-        if sufficient is not None and (not full_sizes or n_remaining >= _MIN_FILLED_FRACTION * sufficient):
-            size = sufficient
+        if sufficient_size is not None and (not full_sizes or n_remaining >= _MIN_FILLED_FRACTION * sufficient_size):
+            size = sufficient_size
         else:
             size = full_sizes[-1]
         batches.append(Batch(start, min(start + size, n_samples), size))

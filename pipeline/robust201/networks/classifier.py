@@ -97,7 +97,7 @@ class Classifier(nn.Module):
         compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
             None for networks without a compiled form.
         notices: warnings that accuracies of the network are doubtful, from `networks.network_check`.
-        checked: images and logits of `networks.network_check.check_network`; evaluations must not change the logits.
+        checked_outputs: images and logits of `network_check.check_network`; evaluations must not change the logits.
 
     Raises:
         ConfigError: the precision is unknown, or the device does not support it.
@@ -138,7 +138,7 @@ class Classifier(nn.Module):
         self.batch_sizes = batch_sizes or BatchSizes.on(torch.device(device))
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
         self.notices: tuple[str, ...] = ()
-        self.checked: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.checked_outputs: tuple[torch.Tensor, torch.Tensor] | None = None
         self._watch: Watch | None = None
         self._is_differentiable: bool | None = None
         self._is_constant: bool | None = None
@@ -187,7 +187,7 @@ class Classifier(nn.Module):
         with torch.no_grad():
             change = (self._network_logits(image + (0.5 - image).sign() * _PROBE_STEP) - logits).abs().max()
         allowed_change = _MAX_CHANGE_RATIO * _PROBE_STEP * gradient.abs().sum()
-        # A gradient of exactly 0 is no sign, because ReLUs may be inactive. NaN, which `Watch` finds, is not above.
+        # A gradient of exactly 0 proves nothing, because ReLUs may be inactive. A comparison with NaN is false.
         return not bool((change > allowed_change + _MIN_CHANGE * logits.abs().max()) & (allowed_change > 0))
 
     def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:

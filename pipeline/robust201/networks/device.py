@@ -185,7 +185,7 @@ def restored_random_state(device: torch.device) -> Iterator[None]:
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
-_SETTINGS: Final = (
+_PRECISION_SETTINGS: Final = (
     ("generic", "all"),
     *((backend, operation) for operation in ("all", "conv", "rnn", "matmul") for backend in ("cuda", "mkldnn")),
 )
@@ -208,7 +208,7 @@ def set_precision(precision: Precision) -> Callable[[], None]:
     whatever the caller has set.
     """
     settings = {}
-    for setting in _SETTINGS if _get_setting else ():
+    for setting in _PRECISION_SETTINGS if _get_setting else ():
         settings[setting] = _get_setting(*setting)
         _change_setting(*setting, "none")  # so that the inner settings, read later, do not inherit this one
     matmul_precision, allows_cudnn_tf32 = torch.get_float32_matmul_precision(), _allows_cudnn_tf32()
@@ -268,7 +268,7 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     _set_determinism("error")
 
 
-_DETERMINISM: Final[tuple[tuple[Any, str, bool], ...]] = (
+_DETERMINISTIC_SETTINGS: Final[tuple[tuple[Any, str, bool], ...]] = (
     # By default, cuBLAS may accumulate bfloat16 products in bfloat16, also in 1x1 convolutions.
     (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
     (torch.backends.cudnn, "enabled", True),
@@ -282,7 +282,7 @@ _DETERMINISM: Final[tuple[tuple[Any, str, bool], ...]] = (
 
 def _set_determinism(mode: str) -> None:
     """Use deterministic algorithms; `mode` is what happens if an operation has none: error or warn."""
-    for module, name, value in _DETERMINISM:
+    for module, name, value in _DETERMINISTIC_SETTINGS:
         setattr(module, name, value)
     # cuBLAS reads this variable on first use. Without it, deterministic mode rejects matrix products on CUDA.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -291,7 +291,7 @@ def _set_determinism(mode: str) -> None:
 
 
 @contextmanager
-def isolated(device: torch.device, precision: Precision = "fp32", *, mode: str = "warn") -> Iterator[None]:
+def worker_settings(device: torch.device, precision: Precision = "fp32", *, mode: str = "warn") -> Iterator[None]:
     """Compute in a block with a worker's settings, except for the number of threads; restore the settings afterwards.
 
     Gradients are available, autocast is off, arithmetic has the precision, and algorithms are deterministic. `mode` is
@@ -303,7 +303,7 @@ def isolated(device: torch.device, precision: Precision = "fp32", *, mode: str =
         for device_type in sorted({"cpu", device.type}):
             stack.enter_context(torch.autocast(device_type, enabled=False))
         stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
-        for module, name, _ in _DETERMINISM:
+        for module, name, _ in _DETERMINISTIC_SETTINGS:
             stack.callback(setattr, module, name, getattr(module, name))
         stack.callback(set_precision(precision))
         _set_determinism(mode)

@@ -51,11 +51,11 @@ def fit_memory(
 
     def largest_size(*, gradient: bool) -> int:
         compute(_TRIAL_SAMPLES, gradient=gradient)  # allocates memory that does not depend on the number of samples
-        few, many = (
+        few_bytes, many_bytes = (
             peak_bytes(device, partial(compute, n_samples, gradient=gradient))
             for n_samples in (_TRIAL_SAMPLES, 2 * _TRIAL_SAMPLES)
         )
-        n_samples = usable_bytes / (attack_bytes + (many - few) / _TRIAL_SAMPLES)
+        n_samples = usable_bytes / (attack_bytes + (many_bytes - few_bytes) / _TRIAL_SAMPLES)
         return max((size for size in SIZES if size <= n_samples), default=SIZES[0])
 
     sizes = model.batch_sizes

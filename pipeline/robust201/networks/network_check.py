@@ -1,6 +1,6 @@
 """Checks of a network: its outputs before attacks, its compiled form, and changes by a user's code.
 
-Logits must have the right shape, be finite and repeatable, and depend on one image each.
+Logits must have the right shape, be finite and repeatable, and depend only on their own image.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ _N_CHECKED_IMAGES = 64
 _TANH_LIMIT = 0.999
 """Output from which a tanh counts as saturated: its derivative is below 0.002."""
 
-_MIN_SHARE_AT_LIMIT = 0.2
+_MIN_FRACTION_AT_LIMIT = 0.2
 """Minimum fraction of images whose largest output is at the limit; below it, the limit is not reported."""
 
 _TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
@@ -102,8 +102,8 @@ def check_network(
     pixels = images.pixels
     message_start = f"Checking the network failed for {name}"
     # A network that fails for a single image is rejected first, whatever its batch size.
-    logits_alone = _compute_logits(classifier, pixels[:1], n_classes, message_start)
-    n_classes = logits_alone.shape[1]
+    single_logits = _compute_logits(classifier, pixels[:1], n_classes, message_start)
+    n_classes = single_logits.shape[1]
     logits = _compute_logits(classifier, pixels, n_classes, message_start)
     tensors = {tensor_name: tensor.detach().clone() for tensor_name, tensor in named_tensors(classifier.network)}
     _check_finite(logits, images, message_start)
@@ -115,8 +115,8 @@ def check_network(
                 f"{message_start}: a second pass with the same images returned different logits. Disable dropout and "
                 "other randomness in evaluation mode. Networks whose defence is randomness cannot be evaluated."
             )
-        _check_independence(classifier, pixels, logits, logits_alone, message_start)
-        classifier.checked = pixels, logits
+        _check_independence(classifier, pixels, logits, single_logits, message_start)
+        classifier.checked_outputs = pixels, logits
     for tensor_name, tensor in named_tensors(classifier.network):
         earlier = tensors.get(tensor_name, tensor)
         if tensor.shape == earlier.shape and not _has_same_bits(tensor, earlier):
@@ -141,9 +141,9 @@ def check_again(classifier: Classifier, *, name: str) -> None:
     Raises:
         UnstableNetworkError: the logits have changed (NetworkError: the network now fails, or their shape has changed).
     """
-    if classifier.checked is None:
+    if classifier.checked_outputs is None:
         return
-    pixels, logits = classifier.checked
+    pixels, logits = classifier.checked_outputs
     message_start = f"Checking the network failed for {name}"
     if not _differ_only_by_rounding(
         _compute_logits(classifier, pixels, logits.shape[1], message_start), logits, _REPEAT_TOLERANCE
@@ -204,17 +204,17 @@ def _differ_only_by_rounding(logits: torch.Tensor, expected: torch.Tensor, toler
     # Most masked classes are constant, and none is among an image's two most probable classes.
     magnitudes = expected.abs()
     is_varying = expected.amax(dim=0) > expected.amin(dim=0)
-    by_class = magnitudes.amax(dim=0)[is_varying if is_varying.any() else slice(None)].median()
+    class_scale = magnitudes.amax(dim=0)[is_varying if is_varying.any() else slice(None)].median()
     likely_classes = expected.topk(min(2, expected.shape[1]), dim=1).indices
-    by_image = magnitudes.gather(1, likely_classes).amax(dim=1).median()
-    return bool(((logits - expected).abs() <= tolerance * (torch.minimum(by_class, by_image) + magnitudes)).all())
+    image_scale = magnitudes.gather(1, likely_classes).amax(dim=1).median()
+    return bool(((logits - expected).abs() <= tolerance * (torch.minimum(class_scale, image_scale) + magnitudes)).all())
 
 
 def _check_independence(
     classifier: Classifier,
     pixels: torch.Tensor,
     logits: torch.Tensor,
-    logits_alone: torch.Tensor,
+    single_logits: torch.Tensor,
     message_start: str,
 ) -> None:
     """Check that an image's logits do not depend on the other images, their order or their number."""
@@ -225,9 +225,9 @@ def _check_independence(
     mixed = np.resize(np.concatenate([order[::-1], order]), _N_CHECKED_IMAGES)
     mixed_rows = torch.from_numpy(mixed).to(pool.device)
     tolerance = _TOLERANCES[_arithmetic_of(classifier)]
-    cuts = [_N_CHECKED_IMAGES // 3] if len(pool) >= _N_CHECKED_IMAGES else []
-    for rows in (mixed_rows.new_zeros(1), *torch.tensor_split(mixed_rows, cuts)):
-        batch_logits = logits_alone
+    split_points = [_N_CHECKED_IMAGES // 3] if len(pool) >= _N_CHECKED_IMAGES else []
+    for rows in (mixed_rows.new_zeros(1), *torch.tensor_split(mixed_rows, split_points)):
+        batch_logits = single_logits
         if len(rows) > 1:
             batch_logits = _compute_logits(classifier, pool[rows], logits.shape[1], message_start)
         is_compared = rows < len(pixels)
@@ -261,7 +261,7 @@ def _describe_bounds(outputs: torch.Tensor) -> str | None:
         is_at_limit = outputs.amax(dim=1) >= limit
         # Logits of different classes do not have the same maximum. Log-probabilities may, but they are never above 0.
         classes_at_limit = set(outputs[is_at_limit].argmax(dim=1).tolist())
-        if high <= 0 or is_at_limit.sum() < _MIN_SHARE_AT_LIMIT * len(outputs) or len(classes_at_limit) < 2:
+        if high <= 0 or is_at_limit.sum() < _MIN_FRACTION_AT_LIMIT * len(outputs) or len(classes_at_limit) < 2:
             return None
         activation, sign = "tanh or clamp", f"are at most {high:g}, and {int(is_at_limit.sum())} reach this limit"
     return (

@@ -16,10 +16,10 @@ from robust201.core.errors import ConfigError, NetworkError, warn_caller
 from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
 from robust201.networks.batch_sizes import BatchSizes
 from robust201.networks.classifier import Classifier
-from robust201.networks.device import available_device, isolated
+from robust201.networks.device import available_device, worker_settings
 from robust201.networks.network_check import CheckedImages, NetworkGuard, check_network, named_tensors
 
-_ONE_EVALUATION = threading.RLock()
+_EVALUATION_LOCK = threading.RLock()
 """Lock held by the thread that is evaluating a module."""
 
 
@@ -75,8 +75,8 @@ def as_classifier(
     module_device = next((tensor.device for _, tensor in named_tensors(model)), torch.device("cpu"))
     device = module_device if device is None else available_device(device)
     with ExitStack() as stack:
-        stack.enter_context(_ONE_EVALUATION)
-        stack.enter_context(isolated(device))
+        stack.enter_context(_EVALUATION_LOCK)
+        stack.enter_context(worker_settings(device))
         if device != module_device or any(tensor.is_inference() for _, tensor in named_tensors(model)):
             model = copy.deepcopy(model).to(device)
         stack.callback(NetworkGuard(model).restore)
@@ -153,13 +153,13 @@ def _wrap_as_classifier(
             "Reading arguments failed for normalisation: a model from load_model already has its own normalisation. "
             "Remove the argument."
         )
-    n_normalised = model.mean.shape[1] if isinstance(model, Classifier) else channels
+    n_means = model.mean.shape[1] if isinstance(model, Classifier) else channels
     if normalisation is not None:
-        n_normalised = len(normalisation.mean)
-    if n_normalised != channels:
+        n_means = len(normalisation.mean)
+    if n_means != channels:
         # Broadcasting would silently turn grey images into three channels.
         raise ConfigError(
-            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_normalised} channels, but "
+            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_means} channels, but "
             f"the images have {channels}. Both need as many channels as the network's input."
         )
     if isinstance(model, Classifier):

@@ -78,8 +78,8 @@ class Watch:
         pixels = pixels.detach()
         is_fault = ~_have_finite_rows(logits)
         if gradient is not None:
-            has_fault = ~_have_finite_rows(gradient)
-            is_fault = is_fault | (has_fault if is_defined is None else has_fault & is_defined)
+            has_gradient_fault = ~_have_finite_rows(gradient)
+            is_fault = is_fault | (has_gradient_fault if is_defined is None else has_gradient_fault & is_defined)
         is_fault = is_fault & pixels.flatten(1).sum(dim=1).isfinite()  # pixels in [0, 1] cannot overflow
         candidate = pixels.index_select(0, is_fault.to(torch.uint8).argmax().view(1))
         if self._first_image is None:
@@ -138,7 +138,7 @@ class Watch:
             [
                 # Compute only logits if they are faulty, because the network may have no gradient.
                 _have_finite_rows(model.loss_and_gradient(*batch)[2] if is_in_gradient else model.logits(batch[0]))
-                for batch in zip(*(torch.split(rows, _DIAGNOSIS_BATCH) for rows in (images, labels)), strict=True)
+                for batch in zip(*(torch.split(rows, _DIAGNOSIS_BATCH_SIZE) for rows in (images, labels)), strict=True)
             ]
         )
         faulty_numbers = numbers[is_fault.cpu().numpy()].tolist()
@@ -154,7 +154,7 @@ class Watch:
         )
 
 
-_DIAGNOSIS_BATCH = 64
+_DIAGNOSIS_BATCH_SIZE = 64
 
 
 def _have_finite_rows(values: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from robust201.run.environment import worker_environment
 from robust201.run.work import Outcome, PartT, StartWorker
 from robust201.sweep.config import ExecutionSection
 
-SHORT_SECONDS = 10.0
+SHORT_PART_SECONDS = 10.0
 """Duration of parts below which a worker gets a second part in advance, so that it need not wait for the driver."""
 
 _OBJECT_STORE_BYTES = 128 << 20  # only parts and outcomes pass through Ray
@@ -36,14 +36,14 @@ _NODE_DEATH_TEXT = "its node has died"
 """Text of Ray's error if a machine is lost. Most spot machines vanish without notice, and Ray then reports this."""
 
 
-class Finished(NamedTuple):
+class FinishedPart(NamedTuple):
     """A worker has returned the outcome of a part."""
 
     part: Any
     outcome: Outcome
 
 
-class Lost(NamedTuple):
+class LostWorker(NamedTuple):
     """A worker is lost. `parts` is its queue, beginning with the part that it was computing."""
 
     parts: list[Any]
@@ -79,11 +79,11 @@ class _Slot(Generic[PartT]):
     actor: Any
     calls: deque[tuple[Any, PartT | None]]
     network: Hashable = None
-    seconds: float = SHORT_SECONDS
+    seconds: float = SHORT_PART_SECONDS
 
     def has_room(self) -> bool:
         is_starting = bool(self.calls) and self.calls[0][1] is None
-        return not is_starting and len(self.calls) < (2 if self.seconds < SHORT_SECONDS else 1)
+        return not is_starting and len(self.calls) < (2 if self.seconds < SHORT_PART_SECONDS else 1)
 
     def submit(self, part: PartT) -> None:
         self.network = part.network
@@ -126,13 +126,13 @@ class Cluster(Generic[PartT]):
         return sum(any(part is not None for _, part in slot.calls) for slot in self._slots)
 
     @property
-    def _may_grow(self) -> bool:
+    def _cluster_may_grow(self) -> bool:
         return bool(self.execution.ray_address) and self.execution.workers is not None
 
     def _uses_gpus(self) -> bool:
         n_gpus, execution = ray.cluster_resources().get("GPU", 0), self.execution
         needs_gpu = execution.requires_gpu or self.precision == "tf32"
-        if execution.device != "cpu" and needs_gpu and not n_gpus and not self._may_grow:
+        if execution.device != "cpu" and needs_gpu and not n_gpus and not self._cluster_may_grow:
             raise ConfigError(
                 f"Starting workers failed for execution.device {execution.device} and precision {self.precision}: Ray "
                 "has no GPU. Set device to cpu and precision to fp32, or start Ray on machines with a GPU."
@@ -141,13 +141,13 @@ class Cluster(Generic[PartT]):
 
     def _count_workers(self) -> int:
         resources, execution = ray.cluster_resources(), self.execution
-        needed = {"CPU": execution.cpus_per_worker, "GPU": self.gpus_per_worker}
-        fitting = min(int(resources.get(name, 0) / amount + 1e-9) for name, amount in needed.items() if amount)
-        n_workers = execution.workers or max(fitting, 1)
-        if n_workers > fitting and not self._may_grow:
+        required = {"CPU": execution.cpus_per_worker, "GPU": self.gpus_per_worker}
+        n_fitting = min(int(resources.get(name, 0) / amount + 1e-9) for name, amount in required.items() if amount)
+        n_workers = execution.workers or max(n_fitting, 1)
+        if n_workers > n_fitting and not self._cluster_may_grow:
             raise ConfigError(
-                f"Starting workers failed for execution.workers {n_workers}: Ray's resources suffice for {fitting} "
-                f"workers with {needed['CPU']:g} CPUs and {needed['GPU']:g} GPUs each. Lower these numbers."
+                f"Starting workers failed for execution.workers {n_workers}: Ray's resources suffice for {n_fitting} "
+                f"workers with {required['CPU']:g} CPUs and {required['GPU']:g} GPUs each. Lower these numbers."
             )
         return n_workers
 
@@ -168,7 +168,7 @@ class Cluster(Generic[PartT]):
             while slot.has_room() and (part := take(slot.network)) is not None:
                 slot.submit(part)
 
-    def wait(self, seconds: float) -> list[Finished | Lost]:
+    def wait(self, seconds: float) -> list[FinishedPart | LostWorker]:
         """Wait for outcomes and losses, and replace lost workers.
 
         Raises:
@@ -190,16 +190,16 @@ class Cluster(Generic[PartT]):
                 "cluster, and run the same command again."
             ) from error
         except RayError as error:
-            raise _lost_error(error) from error
+            raise _ray_lost_error(error) from error
         return events
 
     def _check_node(self) -> None:
         """Check that this process's raylet is alive; without it, workers would never finish starting."""
         driver_node = ray.get_runtime_context().get_node_id()
         if not any(node["Alive"] for node in ray.nodes() if node["NodeID"] == driver_node):
-            raise _lost_error(RuntimeError("the raylet of the driver is dead"))
+            raise _ray_lost_error(RuntimeError("the raylet of the driver is dead"))
 
-    def _receive(self, slot: _Slot[PartT]) -> Finished | Lost | None:
+    def _receive(self, slot: _Slot[PartT]) -> FinishedPart | LostWorker | None:
         call, part = slot.calls[0]
         try:
             outcome = ray.get(call)
@@ -213,15 +213,15 @@ class Cluster(Generic[PartT]):
         if part is None:
             return None
         slot.seconds = outcome.seconds
-        return Finished(part, outcome)
+        return FinishedPart(part, outcome)
 
-    def _replace(self, slot: _Slot[PartT], error: RayError) -> Lost:
+    def _replace(self, slot: _Slot[PartT], error: RayError) -> LostWorker:
         is_unreachable = isinstance(error, ActorUnavailableError) and self.execution.ray_address is not None
         preempted = bool(getattr(error, "preempted", False)) or _NODE_DEATH_TEXT in str(error) or is_unreachable
         ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy a GPU
         self._slots[self._slots.index(slot)] = self._start_slot()
         reason = one_line(getattr(error, "cause", None) or error)
-        return Lost([part for _, part in slot.calls if part is not None], preempted, reason)
+        return LostWorker([part for _, part in slot.calls if part is not None], preempted, reason)
 
     def stop(self) -> None:
         """Ask all workers to end their parts early, if the parts allow it."""
@@ -244,7 +244,7 @@ def _unexpected_error(error: RayTaskError) -> EvaluationError:
     )
 
 
-def _lost_error(error: Exception) -> RayLostError:
+def _ray_lost_error(error: Exception) -> RayLostError:
     return RayLostError(
         f"Running workers failed for Ray: Ray was lost ({one_line(error, 200)}). Finished work is kept; run the same "
         "command again."
@@ -254,7 +254,7 @@ def _lost_error(error: Exception) -> RayLostError:
 def _connect(execution: ExecutionSection, folder: Path) -> None:
     """Connect to the cluster of the YAML, or start Ray on this machine."""
     address = execution.ray_address
-    local: dict[str, Any] = {
+    local_options: dict[str, Any] = {
         "num_cpus": len(os.sched_getaffinity(0)),
         "object_store_memory": _OBJECT_STORE_BYTES,
         "_temp_dir": str(folder / "r"),  # a short name, because the paths of sockets have a maximum length
@@ -266,11 +266,11 @@ def _connect(execution: ExecutionSection, folder: Path) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            **({} if address else local),
+            **({} if address else local_options),
         )
     except Exception as error:
         if not address:
-            raise _lost_error(error) from error
+            raise _ray_lost_error(error) from error
         raise ConfigError(
             f"Connecting to Ray failed for {address}: {one_line(error)}. Check execution.ray_address, or remove it to "
             "start Ray on this machine."

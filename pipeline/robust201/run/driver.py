@@ -129,14 +129,14 @@ class Run(Generic[PartT]):
 
     def count(self, part: PartT, outcome: Outcome, n_workers: int) -> Sequence[PartT]:
         """Count the outcome of a part, and return the parts that can begin now because of it."""
-        following = self.work.finish(part, outcome)
+        next_parts = self.work.finish(part, outcome)
         for notice in outcome.notices:
             if notice not in self._notices:
                 self.say(f"warning: {notice}")
         self._notices.update(outcome.notices)
         self.tally.count(outcome, self.work.n_done)
         self.show(n_workers)
-        return following
+        return next_parts
 
     def show(self, n_workers: int) -> None:
         seconds_left = self.work.seconds_left(n_workers)

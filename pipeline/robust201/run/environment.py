@@ -1,6 +1,6 @@
-"""This machine and the environment of Ray's processes.
+"""Checks of this machine's cores and device before a run, and environment variables of Ray's processes.
 
-This module does not import Ray, which reads variables when it is imported.
+This module does not import Ray, which reads its variables when it is imported.
 """
 
 import os
@@ -16,7 +16,7 @@ from robust201.sweep.training_plan import DeviceKind
 
 
 def check_machine(execution: ExecutionSection, precision: Precision) -> None:
-    """Check this machine's cores and device before anything is written; a cluster's workers check themselves.
+    """Check this machine's cores and device before anything is written; workers of a cluster check their own machines.
 
     Raises:
         ConfigError: the machine has too few cores, or lacks the device or precision.

@@ -17,7 +17,7 @@ from robust201.run.work import Outcome, PartT
 from robust201.store.events import Events
 
 if TYPE_CHECKING:
-    from robust201.run.cluster import Cluster, Lost
+    from robust201.run.cluster import Cluster, LostWorker
 
 WAIT_SECONDS = 1.0
 
@@ -52,16 +52,16 @@ class RayExecution(Generic[PartT]):
             # Ray prints messages about lost processes to stdout, from a thread.
             stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))))
             work = self.run.work
-            start = partial(work.start_worker, self.events.run)
+            start_worker = partial(work.start_worker, self.events.run)
             self.attachment.beat()
-            cluster: Cluster[PartT] = Cluster(work.execution, work.precision, start, self.attachment.folder)
+            cluster: Cluster[PartT] = Cluster(work.execution, work.precision, start_worker, self.attachment.folder)
             stack.enter_context(closing(cluster))
             stack.callback(self.attachment.beat)
             while self._may_continue(cluster):
                 self._step(cluster)
 
     def _step(self, cluster: "Cluster[PartT]") -> None:
-        from robust201.run.cluster import Finished
+        from robust201.run.cluster import FinishedPart
 
         self.attachment.beat()
         if not self.drain.is_requested:
@@ -72,7 +72,7 @@ class RayExecution(Generic[PartT]):
         events = cluster.wait(WAIT_SECONDS)
         self.attachment.end()  # the next calls may wait for a file server or the user's terminal
         for event in events:
-            if isinstance(event, Finished):
+            if isinstance(event, FinishedPart):
                 self.run.finish(event.part, event.outcome, cluster.n_busy)
             else:
                 self._handle_loss(event, cluster.n_busy)
@@ -85,7 +85,7 @@ class RayExecution(Generic[PartT]):
             return False
         return cluster.n_in_flight > 0 or not (self.drain.is_requested or self.run.queue.is_empty)
 
-    def _handle_loss(self, lost: "Lost", n_workers: int) -> None:
+    def _handle_loss(self, lost: "LostWorker", n_workers: int) -> None:
         """Queue the parts of a lost worker again, except parts that are stored or have now failed."""
         missing_parts = []
         for part in lost.parts:
@@ -97,8 +97,8 @@ class RayExecution(Generic[PartT]):
         self.run.tally.n_preempted += lost.preempted
         for part in missing_parts:
             self.events.write("worker_lost", **part.fields, reason=lost.reason, preempted=lost.preempted)
-        failed = self.run.queue.lose(missing_parts, reason=lost.reason, preempted=lost.preempted)
-        if failed is not None:
+        failed_part = self.run.queue.lose(missing_parts, reason=lost.reason, preempted=lost.preempted)
+        if failed_part is not None:
             failure = f"its worker died {self.run.work.execution.max_attempts} times ({lost.reason})"
-            self.events.write("failed", **failed.fields, failure=failure)
-            self.run.count(failed, Outcome(failed.label, failure=failure), n_workers)
+            self.events.write("failed", **failed_part.fields, failure=failure)
+            self.run.count(failed_part, Outcome(failed_part.label, failure=failure), n_workers)

@@ -23,10 +23,10 @@ import psutil
 BEAT_LIMIT_SECONDS = 40.0
 """Time without a heartbeat after which the child counts as hung; on a busy machine, starting Ray takes half of it."""
 
-EXPECTED_CODES = frozenset({0, 2, 3, 4, 130})
+EXPECTED_EXIT_CODES = frozenset({0, 2, 3, 4, 130})
 """Exit codes of a run that was not killed."""
 
-_VARIABLE = "ROBUST201_GUARD"
+_GUARD_VARIABLE = "ROBUST201_GUARD"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _BEAT, _END = b"b", b"e"
 _SHORT_FOLDER_BYTES = 20
@@ -35,30 +35,30 @@ _SHORT_FOLDER_BYTES = 20
 
 def is_guarded() -> bool:
     """Return whether a guard started this process, and `attach` has not been called yet."""
-    return _VARIABLE in os.environ
+    return _GUARD_VARIABLE in os.environ
 
 
 def guard(command: Sequence[str]) -> int:
     """Run a command whose process calls `attach`; forward signals, and return its exit code, or 3 if Ray was lost."""
     folder = Path(tempfile.mkdtemp(prefix="r201-", dir=_short_folder()))  # private, unlike a folder that Ray makes
-    beats, child_beats = os.pipe()
-    child_life, life = os.pipe()
-    variables = {**os.environ, _VARIABLE: f"{child_life}:{child_beats}:{folder}"}
-    child = subprocess.Popen(command, env=variables, pass_fds=(child_life, child_beats), start_new_session=True)
-    for descriptor in (child_beats, child_life):
+    beats_reader, beats_writer = os.pipe()
+    life_reader, life_writer = os.pipe()  # reading ends when this process, the only writer, has ended
+    variables = {**os.environ, _GUARD_VARIABLE: f"{life_reader}:{beats_writer}:{folder}"}
+    child = subprocess.Popen(command, env=variables, pass_fds=(life_reader, beats_writer), start_new_session=True)
+    for descriptor in (beats_writer, life_reader):
         os.close(descriptor)
     previous = {number: signal.signal(number, lambda sent, _frame: child.send_signal(sent)) for number in SIGNALS}
     try:
-        is_hung = _watch(child.pid, beats)
+        is_hung = _watch(child.pid, beats_reader)
     finally:
         kill_session(child.pid)
         code = child.wait()  # only now, because until then the child's id identifies the session
         shutil.rmtree(folder, ignore_errors=True)
-        for descriptor in (beats, life):
+        for descriptor in (beats_reader, life_writer):
             os.close(descriptor)
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if not is_hung and code in EXPECTED_CODES:
+    if not is_hung and code in EXPECTED_EXIT_CODES:
         return code
     reason = "it stopped answering" if is_hung else f"its process ended with code {code}"
     sys.stderr.write(
@@ -73,12 +73,12 @@ def _short_folder() -> str:
     return folder if len(os.fsencode(folder)) <= _SHORT_FOLDER_BYTES else "/tmp"  # noqa: S108 - mkdtemp makes it private
 
 
-def _watch(pid: int, beats: int) -> bool:
+def _watch(pid: int, beats_reader: int) -> bool:
     """Wait until a child ends (return False) or hangs (return True)."""
     last_beat: float | None = None  # None while the child does not use Ray
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if select.select([beats], [], [], 0.2)[0]:
-            message = os.read(beats, 4096)
+        if select.select([beats_reader], [], [], 0.2)[0]:
+            message = os.read(beats_reader, 4096)
             last_beat = None if not message or message.endswith(_END) else time.monotonic()
             time.sleep(0 if message else 0.2)  # no message: the child has closed the pipe and is about to end
         if last_beat is not None and time.monotonic() - last_beat > BEAT_LIMIT_SECONDS:
@@ -112,7 +112,7 @@ def attach() -> Attachment:
     From now on, the process ends with its guard. The messages of Ray's libraries, which write to the descriptor of
     stderr, go to a file; `sys.stderr` still writes to the original stderr.
     """
-    life, beats, folder = os.environ.pop(_VARIABLE).split(":", 2)
+    life, beats, folder = os.environ.pop(_GUARD_VARIABLE).split(":", 2)
     for descriptor in (life, beats):
         os.set_inheritable(int(descriptor), False)
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)

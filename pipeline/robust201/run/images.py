@@ -108,7 +108,7 @@ class CorruptedImages:
         write_text(self._digest_path(part), digest.hexdigest())
 
     def open_store(self, dataset: str, key: str) -> CorruptedStore:
-        """Open the images of a key; generated ones are made when a severity is first read, unless they exist.
+        """Open the images of a key; missing images are generated when their severity is first read.
 
         Raises:
             DatasetError: published images differ from the planned ones.
@@ -120,7 +120,7 @@ class CorruptedImages:
     def _open(self, dataset: str, key: str) -> CorruptedStore:
         images, planned = self._clean_images(dataset), self._facts.datasets[dataset].corruptions[key]
         if self._section(dataset).source == "generated":
-            return _GeneratedStore(self, self._base(dataset), images)
+            return _GeneratedStore(self, self._base_folder(dataset), images)
         store = self._inputs.open_published_corruptions(dataset, images)
         if canonical_json(store.identity(key)) != canonical_json(planned):
             raise DatasetError(
@@ -130,7 +130,7 @@ class CorruptedImages:
         return store
 
     def make_again(self, part: ImagePart) -> NDArray[np.uint8]:
-        """Generate missing or damaged images (see `make`), and return them, memory-mapped."""
+        """Generate images whose files are missing or damaged (see `find_intact`), and return them, memory-mapped."""
         self._make(part)
         return read_npy(self.path(part), mapped=True)
 
@@ -151,7 +151,7 @@ class CorruptedImages:
         """Remove temporary files of killed workers."""
         for dataset in self._facts.datasets:
             if self._config.datasets[dataset].corruptions:
-                remove_leftovers(self._base(dataset))
+                remove_leftovers(self._base_folder(dataset))
 
     def _section(self, dataset: str) -> CorruptionsSection:
         section = self._config.datasets[dataset].corruptions
@@ -161,14 +161,14 @@ class CorruptedImages:
     def _clean_images(self, dataset: str) -> ImageSet:
         return self._inputs.read_copied_images(dataset, self._facts.datasets[dataset].images_of().sha256)
 
-    def _base(self, dataset: str) -> Path:
+    def _base_folder(self, dataset: str) -> Path:
         return self._section(dataset).path or self._config.results / DEFAULT_FOLDER
 
     def path(self, part: ImagePart) -> Path:
         """Return the file of a part's images."""
         facts = self._facts.datasets[part.dataset]
         digest = content_digest([facts.images_of().sha256, facts.corruptions[part.key]])
-        return self._base(part.dataset) / f"{part.dataset}-{part.key}-{digest[:12]}" / f"{part.severity}.npy"
+        return self._base_folder(part.dataset) / f"{part.dataset}-{part.key}-{digest[:12]}" / f"{part.severity}.npy"
 
     def _digest_path(self, part: ImagePart) -> Path:
         return self.path(part).with_suffix(".sha256")

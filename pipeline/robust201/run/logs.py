@@ -10,10 +10,10 @@ _MIN_ID_CHARACTERS = 6
 
 
 def read_log(results: Path, name: str) -> list[Event]:
-    """Return the events about a network and key, with the names of their processes, sorted by the time of their hosts.
+    """Return the events about a network and key, with the names of their processes, sorted by their hosts' clocks.
 
-    `name` consists of the first word (the architecture) and any others of parts' labels, such as ``21/cifar10/pgd`` or
-    ``resnet18/cifar10/pgd/random-s0``, or is a prefix of a unit's id (at least 6 characters).
+    `name` is an architecture and any other words of a part's label, such as ``21/cifar10/pgd`` or
+    ``resnet18/cifar10/pgd/random-s0``; or it is a prefix of a unit's id (at least 6 characters).
     """
     words = name.replace("#", "").replace("/", " ").split()
     events = [

@@ -1,4 +1,4 @@
-"""Loads a worker's networks with their weights, compiles them if possible, checks them and limits their batches."""
+"""Loading of a worker's networks with their weights, their compilation, checks of them, and limits of their batches."""
 
 import math
 

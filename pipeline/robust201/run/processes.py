@@ -13,7 +13,7 @@ from robust201.store.events import ALIVE, ALIVE_SECONDS, Event, event_files, hos
 SILENT_SECONDS = 4 * ALIVE_SECONDS
 """Time after which a process that has written no event counts as silent: dead, stopped, or cut off."""
 
-_WORKING = frozenset({"part_started", "micro_batch_halved", "epoch"})
+_COMPUTING_EVENTS = frozenset({"part_started", "micro_batch_halved", "epoch"})
 """Events after which a worker is computing a part."""
 
 
@@ -60,13 +60,13 @@ class Process:
         return not (self.has_ended or self.is_replaced or self.is_active)
 
     def age(self, event: Event) -> float:
-        """Return the seconds since an event. Times in events are of the host's clock; only differences are used."""
+        """Return the seconds since an event. Times in events come from the host's clock; only differences are used."""
         return self.seconds + max(0.0, float(self.events[-1]["time"]) - float(event["time"]))
 
     def running_part(self) -> RunningPart | None:
         """Return the part that an active process is computing, if any."""
         events = [event for event in self.events if event["event"] != ALIVE]
-        if not self.is_active or not events or events[-1]["event"] not in _WORKING:
+        if not self.is_active or not events or events[-1]["event"] not in _COMPUTING_EVENTS:
             return None
         start = next((event for event in reversed(events) if event["event"] == "part_started"), events[-1])
         return RunningPart(str(start.get("part", "")), self.name, self.age(start))
@@ -85,6 +85,6 @@ def read_processes(results: Path) -> list[Process]:
     drivers = sorted((process.seconds, process.run) for process in processes if process.role == "driver")
     for process in processes:
         process.has_ended |= process.run in ended_runs
-        later = next((seconds for seconds, run in drivers if run != process.run), math.inf)
-        process.is_replaced = process.seconds > later + SILENT_SECONDS
+        later_seconds = next((seconds for seconds, run in drivers if run != process.run), math.inf)
+        process.is_replaced = process.seconds > later_seconds + SILENT_SECONDS
     return processes

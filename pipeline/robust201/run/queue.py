@@ -1,4 +1,4 @@
-"""The queue of a run: gives parts to workers, and retries the parts of lost workers."""
+"""The queue of a run, which gives parts to workers and retries the parts of lost workers."""
 
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
-"""Runs one share of a planned sweep (`run --share I/N`), for example in each task of a job array.
+"""The work of one share of a planned sweep (`run --share I/N`), for example in each task of a job array.
 
-Shares run at the same time, so they take no lock. They read the plan that `plan --save` or a run wrote, list the
-stored results only at their start, and hash no images or weights to plan.
+Shares run at the same time, so they take no lock. They read the plan that `plan --save` or a run wrote, and list the
+stored results only at their start. For planning, they hash neither images nor weights.
 """
 
 from robust201.core.errors import ConfigError, InputError
@@ -45,13 +45,13 @@ def prepare_share(config: SweepConfig, share: Share, filters: Filters, say: Say)
     folder = ResultsFolder.open(config.results)
     check_device(config, folder)
     plan = filters.narrow(make_plan(config, facts, folder.slices))
-    unread = [f"{key.dataset} {key.key}" for key in plan.keys if key.payload.get("corruption") == UNKNOWN_IMAGES]
-    unread += [key.unit(row).network_label for key in plan.keys for row in key.networks_without_weights()]
-    if unread:
+    unhashed = [f"{key.dataset} {key.key}" for key in plan.keys if key.payload.get("corruption") == UNKNOWN_IMAGES]
+    unhashed += [key.unit(row).network_label for key in plan.keys for row in key.networks_without_weights()]
+    if unhashed:
         raise InputError(
-            f"Running with --share failed for {unread[0]}: expected the hashes of its inputs in {PLAN_FILE}, got none, "
-            "because filters excluded it from the saved plan. Plan without filters (robust201 plan --save SWEEP.yaml), "
-            "or use the same filters."
+            f"Running with --share failed for {unhashed[0]}: expected the hashes of its inputs in {PLAN_FILE}, got "
+            "none, because filters excluded it from the saved plan. Plan without filters (robust201 plan --save "
+            "SWEEP.yaml), or use the same filters."
         )
     for field, path in config.code_files().items():
         if path.exists() and hash_file(path) != facts.code[field]:

@@ -71,11 +71,11 @@ class Status:
 
     def to_payload(self) -> dict[str, Any]:
         """Return the status as a JSON value."""
-        lists = {name: [item._asdict() for item in getattr(self, name)] for name in _TUPLES}
+        lists = {name: [item._asdict() for item in getattr(self, name)] for name in _NAMED_TUPLE_FIELDS}
         return asdict(self) | {"running": self.running, "complete": self.complete} | lists
 
 
-_TUPLES = ("keys", "costs", "in_progress", "failures")
+_NAMED_TUPLE_FIELDS = ("keys", "costs", "in_progress", "failures")
 
 
 def read_status(results: Path) -> Status:
@@ -120,12 +120,12 @@ def _rate_of(process: Process) -> float:
 
 
 def _find_failures(state: SweepState, results: Path) -> list[Failure]:
-    last: dict[tuple[str, int], Event] = {}
+    last_events: dict[tuple[str, int], Event] = {}
     for event in read_failures(results):
         if "unit" in event:
-            last[event["unit"], event["slice"]] = event
+            last_events[event["unit"], event["slice"]] = event
     return [
         Failure(event["part"], event["failure"], event["unit"])
-        for part, event in last.items()
+        for part, event in last_events.items()
         if state.is_missing(*part)
     ]

@@ -120,8 +120,8 @@ def prepare_run(config: SweepConfig, filters: Filters, say: Say) -> Iterator[Swe
         folder.remove_leftovers()
         remove_old(event_files(folder.root))
         work = SweepWork(folder, plan, compare(plan, listing, folder.read_tuple))
-        old = None if earlier is None else earlier[1]
-        work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), old)
+        earlier_facts = None if earlier is None else earlier[1]
+        work.causes = explain(plan, work.state, listing, folder.read_tuple, folder.read_protocols(), earlier_facts)
         yield work
 
 

@@ -88,13 +88,13 @@ class TrainingWorker:
             start=None if part.start is None else self._store.load(part.start),
             states=folder,
             snapshot_steps=[step for step in part.missing if step not in stored],
-            on_epoch=self._reporting_epochs(part),
+            on_epoch=self._make_epoch_reporter(part),
             keep_going=lambda _step: not should_stop(),
         )
         for snapshot in snapshots:
             save_record(folder, snapshot.step, self._store_snapshot(part, snapshot))
 
-    def _reporting_epochs(self, part: PlannedTraining) -> Callable[[EpochRecord], None]:
+    def _make_epoch_reporter(self, part: PlannedTraining) -> Callable[[EpochRecord], None]:
         last_end = time.monotonic()
 
         def report(record: EpochRecord) -> None:

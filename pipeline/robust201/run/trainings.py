@@ -1,4 +1,4 @@
-"""The work of a training YAML: computes the snapshots that its store lacks, and adds them to the store's manifest.
+"""The work of a training YAML: to compute the snapshots that its store lacks, and add them to the store's manifest.
 
 A snapshot is the weights after a certain number of steps. A part is a training run. A training run that starts from the
 weights of another run becomes a part when these weights exist.
@@ -175,12 +175,12 @@ def prepare_training_runs(config: TrainingConfig, filters: Filters, say: Say) ->
     make_folder(config.results)
     with ExitStack() as stack:
         stack.enter_context(hold_lock(config.results))
-        is_changed = _read_file_state(config.store / MANIFEST_NAME) != manifest  # by another driver
-        if is_changed:
+        is_manifest_changed = _read_file_state(config.store / MANIFEST_NAME) != manifest  # by another driver
+        if is_manifest_changed:
             store, planner = open_store()
         stack.enter_context(store)
         remove_leftovers(config.store)
-        if move_records(state_folders(config.results), store) or is_changed:  # records of a driver that was killed
+        if move_records(state_folders(config.results), store) or is_manifest_changed:  # of a killed driver
             planned = planner.plan(training_runs, training_runs)
         for dataset in dict.fromkeys(training.dataset for training in training_runs):
             inputs.test_images(dataset)  # `save_copies` copies all opened images

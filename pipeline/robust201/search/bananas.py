@@ -43,7 +43,7 @@ class Bananas(Optimiser):
         if not self._pending_cells and self._observations:
             self._pending_cells = self._choose_batch()
         if not self._pending_cells:  # at the start, or if all mutants have been queried
-            self._pending_cells = self.draw_new(BATCH_SIZE if self._observations else N_RANDOM_CELLS)
+            self._pending_cells = self.draw_unqueried(BATCH_SIZE if self._observations else N_RANDOM_CELLS)
         return self._pending_cells.pop()
 
     def tell(self, architecture: int, value: float) -> None:

@@ -34,7 +34,7 @@ class RegularizedEvolution(Optimiser):
 
     def propose(self) -> int:
         if self._initial_cells is None:
-            self._initial_cells = self.draw_new(N_INITIAL_CELLS)
+            self._initial_cells = self.draw_unqueried(N_INITIAL_CELLS)
         if self._initial_cells:
             return self._initial_cells.pop()
         contestants = [

@@ -29,7 +29,7 @@ class LocalSearch(Optimiser):
                 return cell
         if not self._pending_starts:
             self._current_value, self._evaluated_starts = None, []
-            self._pending_starts = self.draw_new(N_STARTS)
+            self._pending_starts = self.draw_unqueried(N_STARTS)
         return self._pending_starts.pop()
 
     def tell(self, architecture: int, value: float) -> None:

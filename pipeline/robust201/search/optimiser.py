@@ -11,8 +11,8 @@ from robust201.search.cells import SearchCells
 class Optimiser(ABC):
     """A run of a search method. All random numbers come from `rng`, so equal seeds and values give equal runs.
 
-    The caller repeats three steps until the budget is spent: `ask` for an architecture, look up its value, and `tell`
-    the value. The budget must not exceed the number of members.
+    The caller repeats three steps `n_queries` times: `ask` for an architecture, look up its value, and `tell` it.
+    `n_queries` must not exceed the number of cells that may be queried (the members of `cells`).
 
     Attributes:
         title: name of the method in tables.
@@ -44,8 +44,8 @@ class Optimiser(ABC):
         self.queried.add(architecture)
         return architecture
 
-    def draw_new(self, count: int) -> list[int]:
-        """Return `count` distinct random members that have not been queried, or all of them if there are fewer."""
+    def draw_unqueried(self, count: int) -> list[int]:
+        """Draw `count` distinct cells that may be queried and have not been queried, or all such cells if fewer."""
         new_cells: dict[int, None] = {}
         n_unqueried = len(self.cells) - len(self.queried)
         count = min(count, n_unqueried)

@@ -41,7 +41,7 @@ class RepeatedSearches:
     Attributes:
         table: one row per objective, method and reported column: `objective`, `dataset`, `method`, `column`; `mean`
             over the cells that the runs selected, with its 95% interval `low` and `high`, and `deviation` (standard
-            deviation of single runs); `optimum` (highest value of any member in the column) and `optimum_fraction`
+            deviation over runs); `optimum` (highest value of any member in the column) and `optimum_fraction`
             (fraction of runs that reached the objective's optimum).
         selected: (runs,) best cell of each run, by objective and method.
         n_members: number of cells that could be queried.

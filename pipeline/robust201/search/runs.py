@@ -54,8 +54,8 @@ def run_methods(
         n_queries: number of queries of a run, at most the number of members.
         n_runs: number of runs of each method on each benchmark.
         seed: seed of all random numbers.
-        processes: maximum number of processes; by default one per CPU that this process may use. A single
-            process is this process.
+        processes: maximum number of processes; by default one per CPU that this process may use. With 1, no other
+            process is started.
         on_progress: called after each run with the number of finished runs and the number of all runs.
 
     Returns:

@@ -49,11 +49,11 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike) -> tuple[_Flo
     fractions = np.where(np.isnan(n_image_array), np.nan, fractions)
     low, high = _wilson_intervals(fractions, n_image_array)
     correct = np.rint(fractions * n_image_array)
-    is_exact = np.minimum(correct, n_image_array - correct) < FEW_IMAGES
+    uses_exact = np.minimum(correct, n_image_array - correct) < FEW_IMAGES
     exact_low, exact_high = clopper_pearson_intervals(
-        np.where(is_exact, correct, 1.0), np.where(is_exact, n_image_array, 2.0)
+        np.where(uses_exact, correct, 1.0), np.where(uses_exact, n_image_array, 2.0)
     )
-    return np.where(is_exact, exact_low, low), np.where(is_exact, exact_high, high)
+    return np.where(uses_exact, exact_low, low), np.where(uses_exact, exact_high, high)
 
 
 def is_at_chance(accuracy: float, n_images: int, n_classes: int) -> bool:

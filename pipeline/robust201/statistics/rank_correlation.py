@@ -85,7 +85,7 @@ def correlate_ranks(columns: ArrayLike) -> Coefficients:
     """
     column_array = np.asarray(columns, np.float64)
     if column_array.ndim != 2 or len(column_array) < 3 or np.isnan(column_array).any():
-        raise ValueError(f"expected numbers (N, P) without NaN in 3 rows or more, got NaN or {column_array.shape}")
+        raise ValueError(f"expected numbers (N, P) without NaN, N at least 3, got shape {column_array.shape} or NaN")
     n, p = column_array.shape
     codes = np.stack([np.unique(column, return_inverse=True)[1] for column in column_array.T]).astype(
         np.int32
@@ -101,12 +101,12 @@ def correlate_ranks(columns: ArrayLike) -> Coefficients:
 
 
 def _normalise(means: _Floats, influence: NDArray[np.float32]) -> Coefficients:
-    """Divide mean products and their influence values by the square roots of the columns' self-products."""
-    self_products = np.diagonal(means).copy()
-    self_products[self_products <= 0] = np.nan
-    scale: _Floats = np.sqrt(self_products[:, None] * self_products[None, :])
+    """Divide covariances by standard deviations, and propagate the influence values by the quotient rule."""
+    variances = np.diagonal(means).copy()
+    variances[variances <= 0] = np.nan
+    scale: _Floats = np.sqrt(variances[:, None] * variances[None, :])
     coefficients = np.clip(means / scale, -1, 1)
-    relative_influence = np.diagonal(influence, axis1=1, axis2=2) / (2 * self_products).astype(np.float32)
+    relative_influence = np.diagonal(influence, axis1=1, axis2=2) / (2 * variances).astype(np.float32)
     normalised_influence = np.divide(influence, scale, dtype=np.float32)
     normalised_influence -= coefficients.astype(np.float32) * (
         relative_influence[:, :, None] + relative_influence[:, None, :]

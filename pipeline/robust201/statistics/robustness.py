@@ -10,8 +10,8 @@ from robust201.core.errors import ConfigError
 _Floats = NDArray[np.float64]
 
 
-class RobustnessCurve(NamedTuple):
-    """Robustness R of accuracy curves, with values that help to interpret it.
+class Robustness(NamedTuple):
+    """Robustness R of accuracy curves, with values that help to interpret R.
 
     Attributes:
         value: (…) R, never clipped; NaN if the accuracy at the first strength is 0 or any accuracy is missing.
@@ -26,7 +26,7 @@ class RobustnessCurve(NamedTuple):
     rises: NDArray[np.bool_]
 
 
-def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve:
+def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> Robustness:
     """Integrate accuracies over strengths, relative to the first accuracy, so that R is 1 for a constant curve.
 
     R is the integral of the accuracy f from e0 to e1, divided by f(e0) (e1 - e0). The trapezoidal rule is applied to
@@ -46,7 +46,7 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
     np.divide(curves @ weights, first_accuracy, out=value, where=first_accuracy > 0)
     with np.errstate(invalid="ignore"):
         rises = np.asarray((curves > first_accuracy[..., None]).any(axis=-1))
-        return RobustnessCurve(value, float(weights[0]), value > 1, rises)
+        return Robustness(value, float(weights[0]), value > 1, rises)
 
 
 def relative_changes(strengths: ArrayLike, accuracies: ArrayLike) -> _Floats:

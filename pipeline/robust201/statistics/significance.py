@@ -88,10 +88,10 @@ def ties_with_best(
     """Find the networks whose accuracy does not differ significantly from that of the best network.
 
     Each network is compared with the most accurate network, by McNemar's exact test if outcomes are passed and by the
-    two-proportion test otherwise. P-values are adjusted with Holm's method, so the probability that any network which
-    is as good as the best one is not tied is about `level`. Selecting the best network on the same images favours it:
-    of many equally good networks, some have a lower accuracy by chance. Tied networks cannot be distinguished from the
-    best network on these images.
+    two-proportion test otherwise. P-values are adjusted with Holm's method, so with a probability of about
+    1 - `level`, all networks that are as good as the best one are tied. Selecting the best network on the same images
+    favours it: of many equally good networks, some have a lower accuracy by chance. Tied networks cannot be
+    distinguished from the best network on these images.
 
     Args:
         accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.

@@ -79,8 +79,8 @@ def expected_range(
 ) -> tuple[float, float]:
     """Return the range of accuracies in [0, 1] to expect on a random sample of the test split without replacement.
 
-    The ends are equal tails of the hypergeometric distribution, for an accuracy `recorded` on all `n_test` images of
-    the split. `level` is the maximum probability of an accuracy outside the range; `tolerance` extends both ends.
+    The number of correct images in the sample is hypergeometric, given the accuracy `recorded` on all `n_test` images.
+    It is below the range, or above it, with a probability of at most `level` / 2 each; `tolerance` extends both ends.
     """
     from scipy.stats import hypergeom
 

@@ -5,9 +5,9 @@
 
 `run` is the token of the driver that started the process. Events do not affect results. A line that cannot be written
 is dropped, with one exception: the failure of an unstable network must be written, since this line marks all results of
-the network as missing (see `dataset.unstable_networks`). Unless it is a share, the next run of a sweep deletes files
-older than a day, except failures. A thread of each process writes a line every `ALIVE_SECONDS`. The age of the last
-line is the file's age by the file server's clock, so it does not depend on the clocks of hosts.
+the network as missing (see `dataset.unstable_networks`). Unless it is a share, a run of a sweep first deletes event
+files older than a day, but no file of failures. A thread of each process writes a line every `ALIVE_SECONDS`. The age
+of the last line is the file's age by the file server's clock, so it does not depend on the clocks of hosts.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class Events:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -132,7 +132,7 @@ def read_failures(results: Path) -> list[Event]:
 
 
 def copy_failures(source: Path, target: Path) -> None:
-    """Copy the failures in a results folder to another. Files only grow, so of two with one name the longer is kept."""
+    """Copy each file of failures to another results folder unless its copy there is as long; these files only grow."""
     for path in (source / EVENTS_FOLDER / FAILURES_FOLDER).glob("*.jsonl"):
         copy = target / EVENTS_FOLDER / FAILURES_FOLDER / path.name
         if not copy.exists() or copy.stat().st_size < path.stat().st_size:

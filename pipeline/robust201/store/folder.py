@@ -255,7 +255,7 @@ class ResultsFolder:
             self._read_packs(dataset, packs.get(dataset, []))
         self._loose = {dataset: parse_names(names) for dataset, names in loose.items()}
         return {
-            dataset: merge_names([self.loose(dataset), self._packed(dataset).names])
+            dataset: merge_names([self.loose_names(dataset), self._packed(dataset).names])
             for dataset in sorted(loose.keys() | packs.keys())
         }
 
@@ -265,7 +265,7 @@ class ResultsFolder:
         self.refresh_packs(dataset)
         return {dataset: merge_names([parse_names(loose), names_of_unit(self._packed(dataset).names, unit)])}
 
-    def loose(self, dataset: str) -> Names:
+    def loose_names(self, dataset: str) -> Names:
         """Return the names of shards outside packs, as of the last `list`."""
         return names_of(self._loose, dataset)
 

@@ -39,7 +39,7 @@ class LocalFolder:
     def folders(self) -> Iterator[tuple[str, str, list[str]]]:
         """Yield (dataset, folder, names of the files in it) for every folder of every dataset."""
         for dataset in visible_entries(self.root):
-            for folder in list_names(self.root / dataset):
+            for folder in list_names(self.root / dataset) if self.root / dataset != self._damaged else ():
                 yield dataset, folder, list_names(self.root / dataset / folder)
 
     def names(self, dataset: str, folder: str) -> list[str]:

@@ -139,7 +139,8 @@ class ObjectStore:
         for path in self._list("", lambda filesystem, path: filesystem.find(path)):
             dataset, _, rest = path.removeprefix(f"{root}/").partition("/")
             folder, _, name = rest.partition("/")
-            names.setdefault((dataset, folder), []).append(name)
+            if dataset != "damaged":  # see `set_aside`
+                names.setdefault((dataset, folder), []).append(name)
         return ((*dataset_and_folder, file_names) for dataset_and_folder, file_names in names.items())
 
     def names(self, dataset: str, folder: str) -> list[str]:

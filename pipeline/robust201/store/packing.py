@@ -46,7 +46,7 @@ def pack(folder: ResultsFolder, *, pack_bytes: int = PACK_BYTES, grace_seconds: 
 
 def _delete_copies(folder: ResultsFolder, dataset: str, grace_seconds: float, report: PackReport) -> None:
     """Delete loose shards and packs whose shards are all in an old, intact pack; of equal packs, keep the first."""
-    loose, packs, paths = folder.loose(dataset), list(folder.packs(dataset).values()), set[str]()
+    loose, packs, paths = folder.loose_names(dataset), list(folder.packs(dataset).values()), set[str]()
     for pack in packs:
         copies = {shard_name(dataset, row).path for row in loose[contains(pack.names, loose)]}
         copies |= {other.path for other in packs if _replaces(pack, other)}
@@ -83,8 +83,8 @@ def _replaces(pack: Pack, other: Pack) -> bool:
 def _pack_dataset(folder: ResultsFolder, dataset: str, names: Names, pack_bytes: int, report: PackReport) -> None:
     """Pack the shards that no large pack has, unless there is only one, or one small pack has all of them."""
     packs = folder.packs(dataset).values()
-    large = merge_names([pack.names for pack in packs if pack.n_bytes >= pack_bytes // 2])
-    pending = names[~contains(large, names)]
+    names_in_large_packs = merge_names([pack.names for pack in packs if pack.n_bytes >= pack_bytes // 2])
+    pending = names[~contains(names_in_large_packs, names)]
     if len(pending) > 1 and not any(contains(pack.names, pending).all() for pack in packs):
         _write(folder, folder, dataset, pending, pack_bytes, report)
 
@@ -113,14 +113,14 @@ def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
     Raises:
         InputError: the folders have different slice formats, or `out` is not a results folder; nothing was written.
     """
-    known = ResultsFolder.open(out) if out.exists() else sources[0]
+    first = ResultsFolder.open(out) if out.exists() else sources[0]
     for folder in sources:
-        if folder.slices != known.slices:
+        if folder.slices != first.slices:
             raise InputError(
-                f"Merging failed for {folder.root}: expected {known.slices}, as in {known.root}, got {folder.slices}. "
+                f"Merging failed for {folder.root}: expected {first.slices}, as in {first.root}, got {folder.slices}. "
                 "Merge folders that were created with the same batch_size, device, threads and gmacs_per_second."
             )
-    target = ResultsFolder.create(out, known.slices, known.url if out.exists() else "")
+    target = ResultsFolder.create(out, first.slices, first.url if out.exists() else "")
     report = PackReport()
     for folder in sources:
         folder.copy_records(target)

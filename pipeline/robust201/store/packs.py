@@ -54,12 +54,12 @@ class PackTable:
         all_names = [pack.names for pack in packs.values()]
         self.names = merge_names(all_names)
         self._texts = _as_text(self.names)
-        self._number = np.zeros(len(self.names), np.int32)
-        self._position = np.zeros(len(self.names), np.int64)
+        self._pack_numbers = np.zeros(len(self.names), np.int32)
+        self._positions_in_packs = np.zeros(len(self.names), np.int64)
         for number, names in enumerate(all_names):
             rows = np.searchsorted(self._texts, _as_text(names))
-            self._number[rows], self._position[rows] = number, np.arange(len(names))
-        self._paths = list(packs)
+            self._pack_numbers[rows], self._positions_in_packs[rows] = number, np.arange(len(names))
+        self._paths = list(packs)  # indexed by `_pack_numbers`
 
     def find(self, name: ShardName) -> Location | None:
         """Return the location of a shard, or None if no pack has it."""
@@ -67,7 +67,7 @@ class PackTable:
         row = int(self._texts.searchsorted(text))
         if row == len(self.names) or self._texts[row] != text:
             return None
-        pack, position = self.packs[self._paths[self._number[row]]], self._position[row]
+        pack, position = self.packs[self._paths[self._pack_numbers[row]]], self._positions_in_packs[row]
         start, stop = pack.positions[position : position + 2].tolist()
         return Location(pack.path, start, stop)
 

@@ -113,7 +113,7 @@ def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, s
     fields["execution"] = (fields.get("execution") or {}) | {"executor": "ray", "ray_address": "auto"}
     package = Path(robust201.__file__).resolve().parent
     shutil.copytree(package, folder / "robust201", ignore=shutil.ignore_patterns(*_UNSHIPPED_FILES))
-    texts = [value for _, value in _walk(fields) if isinstance(value, str)]
+    texts = [value for _, value in _iter_fields(fields) if isinstance(value, str)]
     for name in {_DOWNLOADS_LIST, *(text.removeprefix("bundled:") for text in texts if text.startswith("bundled:"))}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if bundled(name).is_dir() else shutil.copyfile
@@ -125,7 +125,7 @@ def write_job_folder(config: _Config, source: Path, folder: Path) -> dict[str, s
 def _check_paths(config: _Config, source: Path) -> None:
     parameters = config.parameters if isinstance(config, SweepConfig) else {}
     files = {f"keys.{key}.images.file": Path(task.images_file) for key, task in parameters.items() if task.images_file}
-    for field, value in _walk(config.model_dump() | config.code_files() | files):
+    for field, value in _iter_fields(config.model_dump() | config.code_files() | files):
         if isinstance(value, Path) and not value.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(value)):
             raise ConfigError(
                 f"Submitting failed for {source}: expected an absolute path in `{field}`, because a job's working "
@@ -134,11 +134,11 @@ def _check_paths(config: _Config, source: Path) -> None:
             )
 
 
-def _walk(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+def _iter_fields(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each field of nested mappings, such as ``datasets.cifar10.path``, with its value."""
     if isinstance(value, Mapping):
         for name, member in value.items():
-            yield from _walk(member, f"{field}.{name}" if field else str(name))
+            yield from _iter_fields(member, f"{field}.{name}" if field else str(name))
     else:
         yield field, value
 

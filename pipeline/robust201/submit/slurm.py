@@ -141,7 +141,7 @@ def render(config: _Config, source: Path, options: ArrayOptions, n_tasks: int, r
         array=f"1-{n_tasks}",
         cpus=n_cpus,
         signal_seconds=seconds,
-        output=_quote(f"{logs.replace('%', '%%')}/%A_%a.log"),
+        output=_quote_for_sbatch(f"{logs.replace('%', '%%')}/%A_%a.log"),
         options="\n".join(f"#SBATCH {line}" for line in lines),
         setup="\n".join(options.setup),
         drain_seconds=f"{seconds - min(ENDING_SECONDS, seconds / 2):g}",
@@ -150,7 +150,7 @@ def render(config: _Config, source: Path, options: ArrayOptions, n_tasks: int, r
     )
 
 
-def _quote(value: str) -> str:
+def _quote_for_sbatch(value: str) -> str:
     """Quote a value for sbatch's parser of ``#SBATCH`` lines, which differs from a shell's."""
     return '"' + value.replace('"', '\\"') + '"'
 
@@ -190,11 +190,11 @@ def submit_array(
         InputError: an input is missing or invalid, or Slurm rejected the array.
         LockHeldError: another driver is working in the folder.
     """
-    render(config, source, options, max_tasks(config, options), run_options)  # reports faults before long work
+    render(config, source, options, max_tasks(config, options), run_options)  # reports errors before `_prepare`
     if shutil.which("sbatch") is None:
         raise ConfigError(
-            "Submitting failed for Slurm: expected the program sbatch on this machine, got none. Submit on a login "
-            "node of the cluster, or print the batch file with --print."
+            "Submitting failed for Slurm: the program sbatch is not installed on this machine. Submit on a login node "
+            "of the cluster, or print the batch file with --print."
         )
     n_missing, n_parts = _prepare(config, say)
     if not n_missing:
@@ -214,7 +214,10 @@ def max_tasks(config: _Config, options: ArrayOptions) -> int:
 
 
 def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
-    """Write the files that tasks read; return the numbers of missing evaluations and parts (training: epochs, 1)."""
+    """Write the files that tasks read. Return the numbers of missing evaluations and parts.
+
+    For a training YAML, return the number of missing epochs and 1, because its array has only one task.
+    """
     if isinstance(config, TrainingConfig):
         with prepare_training_runs(config, EVERYTHING, say) as work:
             return work.n_planned - work.n_done, 1
@@ -224,9 +227,7 @@ def _prepare(config: _Config, say: Callable[[str], None]) -> tuple[int, int]:
 
 def _call_sbatch(script: Path) -> str:
     """Return the id of the submitted array."""
-    advice = (
-        "Correct the option named in the message (`device: cpu` in the YAML if there are no GPUs), and submit again."
-    )
+    advice = "Correct the option that sbatch rejects (without GPUs, set `device: cpu` in the YAML), and submit again."
     output = call_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_TIMEOUT_SECONDS, advice=advice)
     match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
     if match is None:

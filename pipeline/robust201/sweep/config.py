@@ -11,14 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.precision import MAX_THREADS, Precision
@@ -366,10 +359,11 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
                 f"expected a known dataset, or a custom one with `path`, `classes` and `image_size`, got {name!r}."
                 f"{did_you_mean(name, DATASETS)}"
             )
-        if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME_LENGTH - 1}}}", name):
+        is_name = re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME_LENGTH - 1}}}", name) and name != "damaged"
+        if name not in DATASETS and not is_name:
             raise ValueError(
-                f"expected a name of up to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, got "
-                f"{reprlib.repr(name)}."
+                f"expected a name of up to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, other than "
+                f"damaged, got {reprlib.repr(name)}."
             )
         _check_image_fields(name, section)
 
@@ -739,8 +733,8 @@ def _parse_parameters(name: str, task: Task, fields: Mapping[str, Any]) -> Param
     if task.kind in ("corruption", "measure") or not isinstance(fields.get("images"), Mapping):
         return _validate(task.model, task.complete_fields(fields), name)
     images = _validate(_ImagesFile, fields["images"], name, "images")
-    others = {field: value for field, value in fields.items() if field != "images"}
-    return _validate(task.model, task.complete_fields(others), name).with_images(str(images.file))
+    other_fields = {field: value for field, value in fields.items() if field != "images"}
+    return _validate(task.model, task.complete_fields(other_fields), name).with_images(str(images.file))
 
 
 def _validate(model: type[_ModelT], fields: Mapping[str, Any], *names: str) -> _ModelT:

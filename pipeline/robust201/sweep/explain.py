@@ -1,4 +1,4 @@
-"""Causes of a plan's missing parts, one line each, found from shard names, stored protocols and the last run."""
+"""Causes of a plan's missing parts, found from shard names, stored protocols and the facts of the last run."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def explain(
     listing: Listing,
     read_tuple: ReadTuple,
     protocols: Protocols,
-    earlier: Facts | None = None,
+    earlier_facts: Facts | None = None,
 ) -> list[Cause]:
     """Return the causes of all missing parts, the most frequent first.
 
@@ -53,21 +53,21 @@ def explain(
         listing: names of all shards.
         read_tuple: function that returns the strengths or columns for a digest in a shard's name.
         protocols: all stored protocols by digest.
-        earlier: the facts of the previous run; None if there was none.
+        earlier_facts: the facts of the last run before this one; None if there was none.
     """
     keys: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
     for key_state in state.keys:
         if not key_state.done.all():
             names = names_of(listing, key_state.key.dataset)
-            for reason, count in _find_reasons(plan, key_state, names, read_tuple, protocols, earlier).items():
+            for reason, count in _find_reasons(plan, key_state, names, read_tuple, protocols, earlier_facts).items():
                 keys.setdefault(reason, []).append(f"{key_state.key.dataset} {key_state.key.key}")
                 counts[reason] += count
     return [Cause(reason, tuple(keys[reason]), count) for reason, count in counts.most_common()]
 
 
 def _find_reasons(
-    plan: Plan, state: KeyState, names: Names, read_tuple: ReadTuple, protocols: Protocols, earlier: Facts | None
+    plan: Plan, state: KeyState, names: Names, read_tuple: ReadTuple, protocols: Protocols, earlier_facts: Facts | None
 ) -> Counter[str]:
     key, is_missing = state.key, ~state.done.all(axis=1)
     stored = find_stored(key, names, (), read_tuple)
@@ -75,7 +75,7 @@ def _find_reasons(
     lacks_strengths = is_missing & ~lacks_columns & stored.any(axis=1)
     counts = Counter({NEW_COLUMNS: int(lacks_columns.sum()), NEW_STRENGTHS: int(lacks_strengths.sum())})
     is_unexplained = is_missing & ~lacks_columns & ~lacks_strengths
-    for reason, is_affected in _reasons_of_networks(plan, key, names, protocols, earlier):
+    for reason, is_affected in _iter_network_reasons(plan, key, names, protocols, earlier_facts):
         is_explained = is_unexplained & np.repeat(is_affected, key.n_slices)
         counts[reason] += int(is_explained.sum())
         is_unexplained &= ~is_explained
@@ -83,18 +83,22 @@ def _find_reasons(
     return +counts
 
 
-def _reasons_of_networks(
-    plan: Plan, key: PlannedKey, names: Names, protocols: Protocols, earlier: Facts | None
+def _iter_network_reasons(
+    plan: Plan, key: PlannedKey, names: Names, protocols: Protocols, earlier_facts: Facts | None
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield reasons with masks (N,): results with another number of slices, of another protocol, or changed weights."""
-    first, last = (np.searchsorted(names["unit"], key.units, side=side) for side in ("left", "right"))
+    """Yield each reason for missing results with the networks that it affects, as a mask (N,).
+
+    The reasons: another number of slices, stored protocols that differ from the planned one, and changed weights.
+    """
+    starts, stops = (np.searchsorted(names["unit"], key.units, side=side) for side in ("left", "right"))
     has_planned_slices = np.isin(np.arange(len(key.units)), find_rows(key, names)[0])
-    yield NEW_SLICES, (first < last) & ~has_planned_slices
+    yield NEW_SLICES, (starts < stops) & ~has_planned_slices
     for digest, payload in protocols.items():
         if digest != key.protocol and (payload.get("dataset"), payload.get("key")) == (key.dataset, key.key):
             yield "; ".join(list_differences(payload, key.payload)), _have_results(plan, key, names, digest)
-    old = earlier.datasets.get(key.dataset) if earlier else None
-    weights = {(network.architecture, network.name): network.weights.sha256 for network in old.networks} if old else {}
+    earlier_dataset = earlier_facts.datasets.get(key.dataset) if earlier_facts else None
+    earlier_networks = earlier_dataset.networks if earlier_dataset else ()
+    weights = {(network.architecture, network.name): network.weights.sha256 for network in earlier_networks}
     changed = [
         weights.get((network.architecture, network.name)) not in {None, "", network.weights.sha256}
         for network in key.networks

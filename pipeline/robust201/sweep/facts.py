@@ -165,7 +165,7 @@ def _find_networks(config: SweepConfig, dataset: str, source: WeightsSource, fil
 
 
 def _fill_hashes(networks: Iterable[Network], known_networks: Iterable[Network]) -> tuple[Network, ...]:
-    """Return the networks; those of an architecture that lacks a hash are replaced by its known networks, if any."""
+    """Return the networks; if one of an architecture lacks a hash, use the architecture's known networks, if any."""
     networks, known = tuple(networks), _by_architecture(known_networks)
     filled = []
     for architecture, group in _by_architecture(networks).items():

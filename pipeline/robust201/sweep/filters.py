@@ -27,8 +27,8 @@ class Filters:
 
     def selects(self, dataset: str, architecture: ArchitectureId) -> bool:
         """Return whether an architecture on a dataset is selected."""
-        is_dataset = self.datasets is None or dataset in self.datasets
-        return is_dataset and (self.architectures is None or architecture in self._architectures)
+        is_dataset_selected = self.datasets is None or dataset in self.datasets
+        return is_dataset_selected and (self.architectures is None or architecture in self._architectures)
 
     def check(self, config: SweepConfig | TrainingConfig) -> None:
         """Check that the filters have only known names and select something.

@@ -78,14 +78,14 @@ def _find_option(field_path: Sequence[str], overrides: Mapping[str, Any]) -> str
 
 
 def _override_fields(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    replaced_fields = dict(fields)
+    merged_fields = dict(fields)
     for name, value in overrides.items():
         section = fields.get(name)
         if isinstance(value, Mapping) and (section is None or isinstance(section, Mapping)):
-            replaced_fields[name] = _override_fields(section or {}, value)
+            merged_fields[name] = _override_fields(section or {}, value)
         elif value is not None and not isinstance(value, Mapping):
-            replaced_fields[name] = value
-    return replaced_fields
+            merged_fields[name] = value
+    return merged_fields
 
 
 def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> SweepConfig:

@@ -1,8 +1,7 @@
 """The missing parts of a plan: the difference between its evaluations and a listing of shards.
 
-A part is some strengths of one slice of a unit. A slice counts as stored at a strength if a shard has the slice, the
-planned number of slices, the strength and at least the required columns. All missing strengths of a slice form one
-part, so that they are computed together.
+A slice of a unit counts as stored at a strength if a shard has the slice, the planned number of slices, the strength
+and at least the required columns. All missing strengths of a slice form one part, so that they are computed together.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -159,7 +158,8 @@ class SweepState:
         All keys of a dataset have the same networks in the same order (see `Plan.narrow`).
         """
         for states in self._by_dataset().values():
-            for network in np.unique(np.concatenate([_networks_with_gaps(state) for state in states])).tolist():
+            networks = np.unique(np.concatenate([_networks_with_missing_parts(state) for state in states]))
+            for network in networks.tolist():
                 for state in states:
                     yield from state.missing_parts(network)
 
@@ -170,7 +170,7 @@ class SweepState:
         return states
 
 
-def _networks_with_gaps(state: KeyState) -> NDArray[np.int64]:
+def _networks_with_missing_parts(state: KeyState) -> NDArray[np.int64]:
     rows = np.flatnonzero(~state.done.all(axis=1))
     return np.searchsorted(state.key.first_slices, rows, side="right") - 1
 
@@ -185,7 +185,7 @@ def compare(plan: Plan, listing: Listing, read_tuple: ReadTuple) -> SweepState:
 
 
 def find_stored(key: PlannedKey, names: Names, columns: Collection[str], read_tuple: ReadTuple) -> NDArray[np.bool_]:
-    """Find the evaluations of a key in files that have at least `columns` (see `KeyState.done`)."""
+    """Return which slices of a key are stored at each strength with at least `columns` (see `KeyState.done`)."""
     stored = np.zeros((int(key.first_slices[-1]), len(key.strengths)), bool)
     positions, rows = find_rows(key, names)
     codes, first_rows = _distinct_contents(names, rows)

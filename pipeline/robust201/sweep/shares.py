@@ -47,20 +47,20 @@ class Share:
         """
         states, n_outside = [], 0
         for key_state in state.keys:
-            key, is_in_share = key_state.key, self._slices_of(key_state.key)
+            key, is_in_share = key_state.key, self._find_own_slices(key_state.key)
             states.append(KeyState(key, key_state.done | ~is_in_share[:, None]))
             has_parts = np.logical_or.reduceat(is_in_share, key.first_slices[:-1])
             n_outside += int((~has_parts).sum()) * len(key.strengths)
         return SweepState(tuple(states)), n_outside
 
-    def _slices_of(self, key: PlannedKey) -> NDArray[np.bool_]:
+    def _find_own_slices(self, key: PlannedKey) -> NDArray[np.bool_]:
         """Return which slices of a key belong to the share (see `PlannedKey.first_slices`).
 
         A unit's id (a hash) selects the share of its first slice. The next slices go to the next shares in turn.
         """
-        first = np.array([int(unit[:_HASH_DIGITS], 16) for unit in key.units], np.int64) % self.count
+        first_shares = np.array([int(unit[:_HASH_DIGITS], 16) for unit in key.units], np.int64) % self.count
         index = np.arange(int(key.n_slices.sum())) - np.repeat(key.first_slices[:-1], key.n_slices)
-        shares = (np.repeat(first, key.n_slices) + index) % self.count
+        shares = (np.repeat(first_shares, key.n_slices) + index) % self.count
         return np.asarray(shares == self.index - 1)
 
     def has_images(self, *names: str | int) -> bool:

@@ -11,7 +11,7 @@ from robust201.sweep.user_tasks import UserTaskParameters
 _MAX_SHOWN_KEYS = 3
 
 
-def find_uncounted_images(config: SweepConfig, facts: Facts) -> list[str]:
+def find_unreadable_datasets(config: SweepConfig, facts: Facts) -> list[str]:
     """Return warnings about datasets whose images cannot be counted (see `sweep.facts.assumed_facts`)."""
     return [
         f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so the estimates exclude "

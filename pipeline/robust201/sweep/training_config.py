@@ -152,7 +152,7 @@ class TrainingConfig(BaseConfig):
             if current in visited:
                 cycle = " from ".join(f"{link[0]} on {link[1]}" for link in (*visited, current))
                 raise ValueError(
-                    f"recipes.{recipe}.start: starts must not form a cycle, got {cycle}. Remove one of the starts."
+                    f"recipes.{recipe}.start: the `start` fields form a cycle: {cycle}. Remove one of them."
                 )
             visited.append(current)
             start = self.recipes[current[0]].start

@@ -129,7 +129,7 @@ class TrainingPlanner:
         self._space = config.make_space(code)
 
     def plan(self, training_runs: Iterable[TrainingRun], requested: Collection[TrainingRun]) -> list[PlannedTraining]:
-        """Plan training runs, given the current content of the store; this run will compute all `requested` ones.
+        """Plan training runs, given the current content of the store; the driver will compute all runs in `requested`.
 
         Raises:
             ConfigError: a recipe is rejected (see `_snapshot_steps`), or the training images have a different number of

@@ -42,7 +42,7 @@ class UserTaskParameters(Parameters):
     """Name of the function; by default `perturb` or `measure`."""
     norm: Norm | None = None
     """Attacks only: norm (`Linf`, `L2` or `L1`) of the ball around an image in which the perturbed image must lie."""
-    strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
+    requested_strengths: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )
     """Attacks only: strengths at which the function is called (field `strengths` in the YAML), as numbers in the
@@ -71,30 +71,30 @@ class UserTaskParameters(Parameters):
                     "columns: expected one or more different names for a measure's numbers, other than the reserved "
                     f"names of result columns, got {reserved or list(self.columns)}."
                 )
-            if self.norm is not None or "strengths_given" in self.model_fields_set:
+            if self.norm is not None or "requested_strengths" in self.model_fields_set:
                 raise ValueError("`norm` and `strengths`: allowed only with `kind: attack`, got `kind: measure`.")
         elif self.columns or "split" in self.model_fields_set or "images" in self.model_fields_set:
             raise ValueError("`columns`, `split` and `images`: allowed only with `kind: measure`, got `kind: attack`.")
-        elif self.norm is not None and "strengths_given" not in self.model_fields_set:
+        elif self.norm is not None and "requested_strengths" not in self.model_fields_set:
             raise ValueError("strengths: expected the radii of the norm's ball, got none.")
         return self
 
-    @field_validator("strengths_given", mode="before")
+    @field_validator("requested_strengths", mode="before")
     @classmethod
     def _read_fractions(cls, strengths: Any, info: ValidationInfo) -> Any:
         constraint = CONSTRAINTS.get(info.data.get("norm", ""))
         if constraint is None or not isinstance(strengths, list | tuple):
             return strengths
-        return [constraint.strength_of(each) if "/" in str(each) else each for each in strengths]
+        return [constraint.strength_of(strength) if "/" in str(strength) else strength for strength in strengths]
 
-    @field_validator("strengths_given")
+    @field_validator("requested_strengths")
     @classmethod
     def _sort_strengths(cls, strengths: tuple[float, ...]) -> tuple[float, ...]:
         return sort_strengths(strengths, "strengths")
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        return self.strengths_given
+        return self.requested_strengths
 
     def n_passes(self, n_classes: int) -> float:
         return self.passes or 1.0
@@ -104,7 +104,7 @@ class UserTaskParameters(Parameters):
         """Caution about an attack whose strengths are missing (it is called with 0) or seem to be in another unit."""
         if self.kind == "measure":
             return ()
-        if "strengths_given" in self.model_fields_set:
+        if "requested_strengths" in self.model_fields_set:
             problem = f"at most {max(self.strengths):g}/255, which hardly changes an image"
             is_tiny = self.norm == "Linf" and max(self.strengths) < _SMALL_STRENGTH
             return (Caution("strengths", problem, "Write radii in units of 1/255, such as 8."),) if is_tiny else ()

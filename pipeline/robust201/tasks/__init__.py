@@ -85,10 +85,10 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Preset → its keys with their parameters, for evaluations of single networks. It cannot be combined with keys."""
 
-QUICK_IMAGES = 200
+N_QUICK_IMAGES = 200
 """Number of images that the preset `quick` evaluates by default."""
 
-FEW_CLASSES = dict.fromkeys(("aa_apgd-ce", "aa_fab-t", "aa_square"), _LINF_BALL)
+FEW_CLASSES_KEYS = dict.fromkeys(("aa_apgd-ce", "aa_fab-t", "aa_square"), _LINF_BALL)
 """Keys that replace AutoAttack in the preset `quick` for networks with two or three classes."""
 
 

@@ -117,7 +117,7 @@ class Column:
         count_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
             column's; None if the column contains no means.
         largest: largest per-image number, for means; `to_fixed_point` clips larger numbers to it.
-        value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
+        value_from_counts: (`cm`, as above) → value of a column that is computed from `cm` and has no total.
         agrees_with_cm: (array, `cm`) → whether a column of integers agrees with `cm`; None if this cannot be checked.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.

@@ -45,7 +45,7 @@ class DerivativeParameters(MeasureParameters):
     Attributes:
         mode: mode of the network; in training mode, BatchNorm uses the statistics of each batch.
         batch: images per batch; a batch consists of consecutive images of the selection.
-        columns: columns to measure; by default the non-optional ones or, if training mode excludes them, all others.
+        columns: columns to measure; by default the key's default columns, or all others if training mode excludes them.
     """
 
     available_columns: ClassVar[tuple[str, ...]]

@@ -57,8 +57,8 @@ class Task:
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
         semantics_version: increased only when results change although the parameters are equal.
-        images_version: version of a corruption's generator, changed (to the number that `GENERATOR_VERSION` in
-            `corruptions.generator` describes) only when pixels change; not used for published corrupted images.
+        images_version: version of a corruption's generator, changed only when pixels change; `GENERATOR_VERSION` in
+            `corruptions.generator` says how to choose the new number. Not used for published corrupted images.
         name: name in figures; if empty, the key with spaces.
     """
 

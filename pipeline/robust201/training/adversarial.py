@@ -14,7 +14,7 @@ from torch.nn import functional
 from robust201.networks.device import restored_random_state
 from robust201.training.augmentation import to_device
 from robust201.training.draws import image_random_words, uniform
-from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining, read_length
+from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining, parse_distance
 
 LogitsFunction = Callable[[torch.Tensor], torch.Tensor]
 """Maps pixels (B, channels, H, W) in [0, 1] to logits (B, C)."""
@@ -111,7 +111,7 @@ def ascend(
     attack: PgdTraining | TradesTraining,
 ) -> torch.Tensor:
     """Maximise `objective` with signed gradient steps inside the ball around `pixels` and inside [0, 1]."""
-    epsilon, step = read_length(attack.epsilon), read_length(attack.step)
+    epsilon, step = parse_distance(attack.epsilon), parse_distance(attack.step)
     lower, upper = (pixels - epsilon).clamp(min=0), (pixels + epsilon).clamp(max=1)
     images = start.clamp(lower, upper)
     for _ in range(attack.steps):
@@ -148,7 +148,7 @@ def _attack_mode(network: nn.Module, attack: PgdTraining | TradesTraining) -> It
 def _uniform_noise(
     pixels: torch.Tensor, attack: PgdTraining | TradesTraining, random_starts: RandomStarts
 ) -> torch.Tensor:
-    noise = (2 * uniform(random_starts.random_words(pixels[0].numel())) - 1) * read_length(attack.epsilon)
+    noise = (2 * uniform(random_starts.random_words(pixels[0].numel())) - 1) * parse_distance(attack.epsilon)
     return to_device(noise.astype(np.float32), pixels.device).view_as(pixels)
 
 

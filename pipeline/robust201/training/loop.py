@@ -23,7 +23,7 @@ from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSet, format_architecture
 from robust201.networks.classifier import Classifier, network_logits
-from robust201.networks.device import available_device, check_device, has_avx512, isolated, restored_random_state
+from robust201.networks.device import available_device, check_device, has_avx512, restored_random_state, worker_settings
 from robust201.networks.network_check import CheckedImages, check_network
 from robust201.networks.space import Space
 from robust201.training.adversarial import RandomStarts, step_loss
@@ -397,7 +397,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
         stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         # On a GPU, some gradients have no deterministic algorithm, for example the gradient of grid_sample.
-        stack.enter_context(isolated(torch.device(device), precision, mode="error" if is_on_cpu else "warn"))
+        stack.enter_context(worker_settings(torch.device(device), precision, mode="error" if is_on_cpu else "warn"))
         torch.set_num_threads(threads)
         if not is_on_cpu:
             stack.enter_context(warnings.catch_warnings())

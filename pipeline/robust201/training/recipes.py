@@ -109,19 +109,19 @@ class Schedule(_OneFieldSection):
     """Learning rate that is multiplied by a factor at given points."""
 
 
-def _check_length(value: object) -> object:
+def _check_distance(value: object) -> object:
     if value != 0 and parse_radius(value) > 1:
         raise ValueError(f"expected numbers up to 1, for pixels in [0, 1], such as 8/255, got {value}.")
     return value
 
 
-Length = Annotated[float | str, BeforeValidator(_check_length)]
+Distance = Annotated[float | str, BeforeValidator(_check_distance)]
 """Distance between images as written in the YAML: a number, or text such as ``8/255``."""
 
 
-def read_length(length: float | str) -> float:
-    """Return a length as a number."""
-    return float(parse_radius(length)) if length else 0.0
+def parse_distance(distance: float | str) -> float:
+    """Return a distance as a number."""
+    return float(parse_radius(distance)) if distance else 0.0
 
 
 class _Attack(StrictModel):
@@ -130,9 +130,9 @@ class _Attack(StrictModel):
     The attack takes steps along the sign of the gradient.
     """
 
-    epsilon: Length = "8/255"
+    epsilon: Distance = "8/255"
     """Radius for pixels in [0, 1]: a number, or text such as `8/255`."""
-    step: Length = "2/255"
+    step: Distance = "2/255"
     """Step size, in the same format as `epsilon`."""
     mode: Literal["evaluation", "training"] = "evaluation"
     """Mode of the network during the attack; in `training` mode, BatchNorm uses batch statistics."""

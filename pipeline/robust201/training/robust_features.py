@@ -33,7 +33,7 @@ from robust201.core.files import sole_writer
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet
 from robust201.images.checks import LabelledImages
-from robust201.images.store import ArrayFolder, find_made_split, to_8_bits, write_made_split
+from robust201.images.store import ArrayFolder, find_generated_split, to_8_bits, write_generated_split
 from robust201.networks.classifier import Classifier
 from robust201.weights.store import hash_weights
 
@@ -43,7 +43,7 @@ _VERSION = 1
 """Version of the algorithm. It changes whenever equal settings give different images than before."""
 
 _NORM_OFFSET = 1e-10
-"""Added to norms in denominators."""
+"""Number that is added to norms in denominators, which may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def write_feature_images(
     """
     recipe = _make_recipe(images, classifier, settings, network)
     with sole_writer(folder, "Generating images"):
-        existing_digest = find_made_split(folder, "train", recipe)
+        existing_digest = find_generated_split(folder, "train", recipe)
         if existing_digest is not None:
             return existing_digest
         feature_generator, store = _FeatureGenerator(images, classifier, settings), ArrayFolder(folder / "train")
@@ -106,7 +106,7 @@ def write_feature_images(
             if not store.is_complete(block_names[-1], recipe):
                 store.write(block_names[-1], to_8_bits(feature_generator.generate(start, stop)), recipe=recipe)
         pixels = np.concatenate([store.read(name) for name in block_names])
-        digest = write_made_split(
+        digest = write_generated_split(
             folder,
             "train",
             LabelledImages(pixels, feature_generator.labels),

@@ -15,13 +15,7 @@ from robust201.images import DATASETS
 from robust201.networks.space import Space
 from robust201.networks.spaces import DEFAULT_SPACE, SPACES
 from robust201.weights.loading import check_shapes, fill_network
-from robust201.weights.published.base import (
-    DEFAULT_SEED,
-    NetworkReader,
-    Selection,
-    SourceWeights,
-    check_finite,
-)
+from robust201.weights.published.base import DEFAULT_SEED, NetworkReader, Selection, SourceWeights, check_finite
 from robust201.weights.published.formats import open_networks
 from robust201.weights.published.state_dicts import open_named_networks
 from robust201.weights.store import CheckpointRecord, CheckpointStore

@@ -34,12 +34,7 @@ from robust201.weights.manifest import (
     read_manifest,
     trial_sort_key,
 )
-from robust201.weights.published.base import (
-    DEFAULT_SEED,
-    StateDict,
-    check_finite,
-    count_parameters,
-)
+from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
 from robust201.weights.published.state_dicts import parse_safetensors, read_shapes
 
 if TYPE_CHECKING:

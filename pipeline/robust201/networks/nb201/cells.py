@@ -46,11 +46,11 @@ def specs() -> tuple[str, ...]:
     (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; a test checks the hash of the strings).
     """
     enumeration = [format_spec(operations) for operations in itertools.product(OPERATIONS, repeat=len(EDGES))]
-    return tuple(enumeration[position] for position in _order())
+    return tuple(enumeration[position] for position in _positions())
 
 
 @cache
-def _order() -> tuple[int, ...]:
+def _positions() -> tuple[int, ...]:
     """Return, by cell index, the cell's position in the product of the operations over the edges."""
     order = list(range(N_ARCHITECTURES))
     random.Random(_SHUFFLE_SEED).shuffle(order)
@@ -67,7 +67,7 @@ def isomorphs() -> tuple[int, ...]:
     """Return, by cell index, the lowest index in the cell's isomorphism class. There are 6,466 classes."""
     representatives: dict[str, int] = {}
     forms = _canonical_forms()
-    return tuple(representatives.setdefault(forms[position], index) for index, position in enumerate(_order()))
+    return tuple(representatives.setdefault(forms[position], index) for index, position in enumerate(_positions()))
 
 
 @cache
@@ -88,13 +88,13 @@ def _canonical_forms() -> list[str]:
     for _ in range(1, N_NODES):
         extended_assignments = []
         for nodes in node_assignments:
-            terms_by_source = [[_term(node, operation) for operation in OPERATIONS] for node in nodes]
+            terms_by_source = [[_format_term(node, operation) for operation in OPERATIONS] for node in nodes]
             extended_assignments += [(*nodes, "+".join(sorted(terms))) for terms in itertools.product(*terms_by_source)]
         node_assignments = extended_assignments
     return [nodes[-1] for nodes in node_assignments]
 
 
-def _term(node: str, operation: str) -> str:
+def _format_term(node: str, operation: str) -> str:
     if operation == "none" or node == _ZERO:
         return _ZERO
     return node if operation == "skip_connect" else f"({node})@{operation}"
@@ -178,10 +178,10 @@ def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> 
     kernel_areas = _kernel_areas(spec)
     widths = [channels, 2 * channels, 4 * channels]
     stem = 27 * channels + 2 * channels
-    cells_total = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
+    cell_parameters = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
     # A reduction has two 3x3 convolutions with BatchNorm, and a 1x1 convolution without BatchNorm.
     reductions = sum((9 * width + 2 + 9 * 2 * width + 2 + width) * 2 * width for width in widths[:-1])
-    return stem + cells_total + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
+    return stem + cell_parameters + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
 
 
 def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int, image_size: int) -> int:
@@ -194,14 +194,14 @@ def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int
     widths = [channels, 2 * channels, 4 * channels]
     areas = [(image_size // stride) ** 2 for stride in (1, 2, 4)]
     stem = 27 * channels * areas[0]
-    cells_total = sum(
+    cell_macs = sum(
         cells * kernel * width**2 * area for width, area in zip(widths, areas, strict=True) for kernel in kernel_areas
     )
     reductions = sum(
         (9 * width + 9 * 2 * width + width) * 2 * width * area
         for width, area in zip(widths[:-1], areas[1:], strict=True)
     )
-    return stem + cells_total + reductions + (widths[-1] + 1) * n_classes
+    return stem + cell_macs + reductions + (widths[-1] + 1) * n_classes
 
 
 def _kernel_areas(spec: str) -> list[int]:

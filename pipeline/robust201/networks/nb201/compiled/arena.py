@@ -88,7 +88,7 @@ class Runner:
             ctypes.addressof(self._segments) + start * ctypes.sizeof(native.SegmentStruct),
             stop - start,
             ctypes.addressof(self._buffers),
-            *self._externals(external_tensors),
+            *self._pack_externals(external_tensors),
             arena.data_ptr(),
             n_images,
             self.max_images,
@@ -117,7 +117,7 @@ class Runner:
             region_structs,
             self._n_region_operations,
             ctypes.addressof(self._buffers),
-            *self._externals(external_tensors),
+            *self._pack_externals(external_tensors),
             arena.data_ptr(),
             saved_values.data_ptr(),
             saved_values.stride(0),
@@ -126,7 +126,7 @@ class Runner:
             self._segments[0].n_images,
         )
 
-    def _externals(
+    def _pack_externals(
         self, external_tensors: Sequence[torch.Tensor | None]
     ) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_int64]]:
         pointers = (ctypes.c_void_p * native.MAX_EXTERNALS)()
@@ -179,18 +179,11 @@ def _allocate(
 
 def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.OperationStruct:
     packed = native.OperationStruct()
-    for name in (
-        "kind",
-        "height",
-        "width",
-        "input_channels",
-        "output_channels",
-        "step",
-        "channel_stride",
-        "n_pools",
-        "border_scaling",
+    for integer_field in (
+        *("kind", "height", "width", "input_channels", "output_channels"),
+        *("step", "channel_stride", "n_pools", "border_scaling"),
     ):
-        setattr(packed, name, getattr(operation, name))
+        setattr(packed, integer_field, getattr(operation, integer_field))
     packed.map_height, packed.map_width = operation.height, operation.width
     packed.n_taps, packed.n_sources = len(operation.taps), len(operation.sources)
     for position, view in enumerate(operation.sources):
@@ -201,9 +194,9 @@ def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.Operat
             packed.taps[position] = y * source.row_stride + x * source.pixel_stride
     for position, factor in enumerate(operation.factors):
         packed.factors[position] = factor
-    for name in ("add", "tape", "add_after_mask", "raw", "rectified"):
-        view = getattr(operation, name)
-        setattr(packed, name, _NO_VIEW if view is None else _pack_view(view, buffer_numbers))
+    for view_field in ("add", "tape", "add_after_mask", "raw", "rectified"):  # see `lowering.FinalSteps`
+        view = getattr(operation, view_field)
+        setattr(packed, view_field, _NO_VIEW if view is None else _pack_view(view, buffer_numbers))
     packed.weights = None if operation.weights is None else operation.weights.data_ptr()
     packed.bias = None if operation.bias is None else operation.bias.data_ptr()
     return packed

@@ -167,7 +167,7 @@ class CellBlock:
                 source_gradient.replace(
                     pooling.backward(
                         node_gradient.total,
-                        consume=may_overwrite,
+                        overwrite=may_overwrite,
                         add=source_gradient.partial_sum,
                         in_place=source_gradient.is_owned,
                     )
@@ -186,7 +186,7 @@ def _build_node(
     needed_forms: NeededForms,
 ) -> NodeKernels:
     """Fold and merge the weights of a node's terms into kernels."""
-    merged = [
+    convolutions = [
         (term.source, *merge(fold_block(layers[edge]) for edge in term.convolutions))
         for term in node.terms
         if term.convolutions
@@ -200,10 +200,10 @@ def _build_node(
             if term.pools
         ],
         [(term.source, term.skips) for term in node.terms if term.skips],
-        [(source, Convolution(weight, bias, device=device, dtype=dtype)) for source, weight, bias in merged],
+        [(source, Convolution(weight, bias, device=device, dtype=dtype)) for source, weight, bias in convolutions],
         [
             (source, Convolution(transpose_kernel(weight), None, device=device, dtype=dtype))
-            for source, weight, _ in merged
+            for source, weight, _ in convolutions
         ],
     )
 

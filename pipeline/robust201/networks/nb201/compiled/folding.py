@@ -80,11 +80,11 @@ class ConstantMaps:
         self._edges = {node.index: node.constants for node in program.nodes if node.constants}
         # A constant edge depends on all edges into its source, so fold the convolutions on all edges from constant
         # nodes.
-        constant = constant_nodes(program.spec) if self._edges else frozenset()
+        constant_indices = constant_nodes(program.spec) if self._edges else frozenset()
         self._folded = {
             edge: fold_block(layers[edge])
             for edge, (source, _) in enumerate(EDGES)
-            if source in constant and self._operations[edge].startswith("nor_conv")
+            if source in constant_indices and self._operations[edge].startswith("nor_conv")
         }
         self._maps: dict[tuple[int, int, int], torch.Tensor] = {}
 

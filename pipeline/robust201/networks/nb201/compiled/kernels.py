@@ -212,16 +212,16 @@ class AveragePooling:
         self,
         gradient: torch.Tensor,
         *,
-        consume: bool = False,
+        overwrite: bool = False,
         add: torch.Tensor | None = None,
         in_place: bool = False,
     ) -> torch.Tensor:
         """Return the gradient of the image, plus `add`, given the gradient of the pooled image.
 
         Border pixels are scaled before the sum over windows. All tensors are (B, C, H, W), channels_last. With
-        `consume`, `gradient` may be overwritten. With `in_place`, the result may overwrite `add`.
+        `overwrite`, `gradient` may be overwritten. With `in_place`, the result may overwrite `add`.
         """
-        if consume:
+        if overwrite:
             scaled = gradient
             for axis in (2, 3):
                 _scale_border(scaled, axis)

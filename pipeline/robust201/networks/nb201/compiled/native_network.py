@@ -16,7 +16,7 @@ from robust201.networks.nb201.compiled.lowering import (
     Map,
     OperationList,
 )
-from robust201.networks.nb201.compiled.native_search import NativeSearch, SearchRunner
+from robust201.networks.nb201.compiled.native_search import NativeSearch, SharedSearchState
 from robust201.networks.nb201.compiled.patches import MIN_SAVED_PASSES, MIN_SAVING, Patches, find_best_depth
 
 N_FORWARD_IMAGES = 8
@@ -62,7 +62,7 @@ class NativeNetwork:
         self._mean = mean.flatten().contiguous()
         self._runners: dict[tuple[int, int, bool], tuple[Runner, int]] = {}
         self._arenas: dict[tuple[Runner, int], torch.Tensor] = {}
-        self._searches: dict[tuple[int, int, int, int], SearchRunner] = {}
+        self._searches: dict[tuple[int, int, int, int], SharedSearchState] = {}
         self._best_depths: dict[tuple[int, int], tuple[int, float]] = {}
 
     @staticmethod
@@ -125,7 +125,7 @@ class NativeNetwork:
             patches = Patches(operation_list.operations, block_ends[depth - 1])
             max_thread_images = -(-max_images // n_threads)
             runner = Runner(operation_list, max_images=max_thread_images, library=self._library, patches=patches)
-            self._searches[key] = SearchRunner(runner, patches)
+            self._searches[key] = SharedSearchState(runner, patches)
         return NativeSearch(self._searches[key], pixels, self._make_features(pixels), classify)
 
     def _make_features(self, pixels: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ _TILE = 4
 """Minimum number of columns that a convolution computes together. Patch widths are rounded up to multiples of it."""
 
 
-class SearchRunner:
+class SharedSearchState:
     """State shared by searches with the same network, image size and number of blocks computed only in patches."""
 
     def __init__(self, runner: Runner, patches: Patches) -> None:
@@ -34,7 +34,7 @@ class NativeSearch:
     """A search that evaluates proposals (see `networks.model.WindowSearch`).
 
     Args:
-        runner: state shared by the network's searches.
+        shared: state shared by the network's searches.
         pixels: (B, 3, H, W) float32, the accepted images; they are copied.
         features: (B, channels, H / 4, W / 4), channels_last; memory for the last block's output.
         classify: maps the last block's output to logits (B, classes).
@@ -42,17 +42,17 @@ class NativeSearch:
 
     def __init__(
         self,
-        runner: SearchRunner,
+        shared: SharedSearchState,
         pixels: torch.Tensor,
         features: torch.Tensor,
         classify: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        self._runner, self._classify = runner, classify
+        self._shared, self._classify = shared, classify
         self._pixels, self._features = pixels.clone(memory_format=torch.contiguous_format), features
         self._images_by_thread = split_for_threads(len(pixels))
-        self._arenas = [runner.take_arena() for _ in self._images_by_thread]
+        self._arenas = [shared.take_arena() for _ in self._images_by_thread]
         # Creating an arena takes longer than the first pass, so a finished search returns its arenas for reuse.
-        weakref.finalize(self, runner.free_arenas.extend, self._arenas)
+        weakref.finalize(self, shared.free_arenas.extend, self._arenas)
         self._saved_values = torch.empty(len(pixels), 0)
         self._proposal: tuple[Region, list[Region], torch.Tensor] | None = None
         self._run(slice(None), range(len(pixels)))
@@ -61,7 +61,7 @@ class NativeSearch:
         if self._proposal is not None:
             self.accept(torch.zeros(len(self._proposal[2]), dtype=torch.bool))
         region = Region(row, row + window.shape[2], column, column + window.shape[3])
-        patches = self._runner.patches
+        patches = self._shared.patches
         regions = [
             _widen_to_tiles(patch, operation.width)
             for patch, operation in zip(patches.regions(region), patches.operations, strict=True)
@@ -99,7 +99,7 @@ class NativeSearch:
             n_images = min(thread_images.stop, images.stop) - thread_images.start
             if n_images > 0:
                 external_tensors = [self._pixels[thread_images], self._features[thread_images], None, None]
-                self._runner.runner.run(segments, self._arenas[thread], n_images, external_tensors)
+                self._shared.runner.run(segments, self._arenas[thread], n_images, external_tensors)
 
         run_in_threads(run, self._images_by_thread)
 
@@ -107,7 +107,7 @@ class NativeSearch:
         def run(thread: int, thread_images: slice) -> None:
             n_thread_images = min(thread_images.stop, n_images) - thread_images.start
             if n_thread_images > 0:
-                self._runner.runner.run_regions(
+                self._shared.runner.run_regions(
                     regions,
                     self._arenas[thread],
                     self._saved_values[thread_images],

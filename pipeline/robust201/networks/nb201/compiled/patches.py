@@ -106,7 +106,7 @@ class Patches:
         same_region_as: list[int] = []
         for number, (operation, reads) in enumerate(zip(self.operations, self._reads, strict=True)):
             source_regions = {same_region_as[source] for source, _ in reads}
-            has_own_region = _halves(operation) or len(source_regions) != 1 or any(reach for _, reach in reads)
+            has_own_region = _halves_size(operation) or len(source_regions) != 1 or any(reach for _, reach in reads)
             same_region_as.append(number if has_own_region else source_regions.pop())
             if has_own_region:
                 read_maps.update(operation.read_maps())
@@ -120,7 +120,7 @@ class Patches:
             size = operation.height, operation.width
             if not reads:
                 regions.append(window)
-            elif _halves(operation):
+            elif _halves_size(operation):
                 ((source, reach),) = reads
                 regions.append(regions[source].spread_with_stride_2(*size) if reach else regions[source].halve())
             else:
@@ -170,7 +170,7 @@ def find_best_depth(
     return max([(0, 0.0), *depths_and_savings], key=lambda candidate: candidate[1])
 
 
-def _halves(operation: Operation) -> bool:
+def _halves_size(operation: Operation) -> bool:
     return operation.kind == native.HALVE or operation.step == 2
 
 

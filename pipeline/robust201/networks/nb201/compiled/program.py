@@ -1,10 +1,10 @@
 """Simplify a cell: remove nodes on which its output does not depend, and merge terms.
 
-A cell string lists the operation of each edge; a program lists the kernels to run. A node is a
-sum of terms, one per source. Edges that do not reach the output are removed. A skip connection is replaced by the
-terms of its source if that saves work. All convolutions from one
-node to another are merged, because a sum of convolutions of the same input is one convolution. A program contains no
-weights; it names the edges whose weights are summed. This module does not import torch.
+A cell string lists the operation of each edge; a program lists the kernels to run. A node is a sum of terms, one per
+source. Edges that do not reach the output are removed. A skip connection is replaced by the terms of its source if that
+saves work. All convolutions from one node to another are merged, because a sum of convolutions of the same input is one
+convolution. A program contains no weights; it names the edges whose weights are summed. This module does not import
+torch.
 """
 
 import itertools
@@ -165,12 +165,12 @@ def _build_program(spec: str, inlined_skips: frozenset[int]) -> CellProgram:
                     total.add(term)
                 total.constants.extend(nodes[program_source].constants)
             else:
-                total.add(_term(operation, program_source, edge))
+                total.add(_make_term(operation, program_source, edge))
         node_of[target] = _find_or_add_node(total.to_node(target), nodes)
     return CellProgram(spec, _prune(nodes, node_of[OUTPUT_NODE]), node_of[OUTPUT_NODE])
 
 
-def _term(operation: str, source: int, edge: int) -> Term:
+def _make_term(operation: str, source: int, edge: int) -> Term:
     if operation == "skip_connect":
         return Term(source, skips=1)
     if operation == "avg_pool_3x3":
@@ -189,10 +189,10 @@ def _find_or_add_node(node: Node, nodes: dict[int, Node]) -> int:
     return node.index
 
 
-def _zero_nodes(operations: tuple[str, ...], constant: frozenset[int]) -> frozenset[int]:
+def _zero_nodes(operations: tuple[str, ...], constant_indices: frozenset[int]) -> frozenset[int]:
     """Return the constant nodes that are zero. A convolution of zeros is not zero, because BatchNorm shifts it."""
     zero: set[int] = set()
-    for node in sorted(constant):
+    for node in sorted(constant_indices):
         incoming = [(operations[edge], source) for edge, (source, target) in enumerate(EDGES) if target == node]
         if all(name == "none" or (not name.startswith("nor_conv") and source in zero) for name, source in incoming):
             zero.add(node)
