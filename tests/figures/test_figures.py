@@ -153,12 +153,14 @@ def test_save_plot_states_missing_and_available_results(tmp_path):
 @pytest.mark.parametrize(
     "figure_names", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
 )
-def test_save_plots_writes_equal_files_for_equal_results(tied_results, tmp_path, figure_names):
+def test_save_plot_writes_equal_files_for_equal_results(tied_results, tmp_path, figure_names):
     def save_and_read(name):
         return {
-            path.name: path.read_bytes()
+            (figure, file_format): save_plot(
+                tied_results.reader, figure, tmp_path / f"{name}.{file_format}"
+            ).read_bytes()
+            for figure in figure_names
             for file_format in FIGURE_FORMATS
-            for path in save_plots(tied_results.reader, tmp_path / name, figures=figure_names, file_format=file_format)
         }
 
     first_files = save_and_read("one")
@@ -224,10 +226,11 @@ def test_figures_of_means_state_their_weighting(tied_results, name):
     assert MEAN_NOTE in FIGURES[name].description
 
 
-def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path):
-    paths = save_plots(
-        two_datasets, tmp_path / "all", figures=["attacks", "rank-correlation-datasets"], file_format="svg"
-    )
+def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path, monkeypatch):
+    figures = {name: FIGURES[name] for name in ("attacks", "rank-correlation-datasets")}
+    with monkeypatch.context() as patch:
+        patch.setattr("robust201.figures.plots.FIGURES", figures)
+        paths = save_plots(two_datasets, tmp_path / "all", file_format="svg")
     names = ["cifar10-attacks.svg", "cifar100-attacks.svg", "rank-correlation-datasets.svg"]
     assert [path.name for path in paths] == names
     svg = paths[-1].read_text()

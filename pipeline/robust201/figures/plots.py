@@ -22,7 +22,6 @@ def save_plots(
     dataset: Dataset,
     out: Path,
     *,
-    figures: Sequence[str] | None = None,
     data: str | None = None,
     file_format: str = "png",
     width: str | float = "page",
@@ -35,7 +34,6 @@ def save_plots(
     Args:
         dataset: the results.
         out: folder for the files.
-        figures: names of figures (see `FIGURES`); None for all figures.
         data: name of the dataset to draw; None draws all datasets, and the figures across datasets.
         file_format: one of `FIGURE_FORMATS`.
         width: see `parse_width`.
@@ -49,11 +47,10 @@ def save_plots(
             f"{did_you_mean(file_format, FIGURE_FORMATS)}"
         )
     inches = parse_width(width)
-    definitions = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]
     all_results = read_results(dataset.select())
     selected_results = all_results if data is None else [choose_results(all_results, data, dataset.path)]
     drawings = []
-    for figure in definitions:
+    for figure in FIGURES.values():
         if figure.is_across_datasets:
             drawings += [(results, figure, figure.name) for results in all_results[:1] if data is None]
         else:
@@ -63,7 +60,7 @@ def save_plots(
         check_output_file(path)
     paths = [path for results, figure, path in files if _write_figure(results, figure, path, inches)]
     if not paths:
-        requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in definitions}))
+        requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in FIGURES.values()}))
         raise ResultsError(
             f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({requirements}). Export "
             "more keys or measurements."
