@@ -1,17 +1,21 @@
 """Verdicts on a paper's claims, from intervals, and the sample size that would decide an undecided claim."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 COVERAGE = 0.95
 """Coverage of the intervals. If a claim is about several estimates, this is their joint coverage (Bonferroni)."""
+
+
+N_REPLICATES = 2000
+"""Number of bootstrap samples."""
 
 
 class Claim(NamedTuple):
@@ -47,6 +51,15 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+    def negated(self) -> "Estimate":
+        return Estimate(-self.value, -self.high, -self.low, self.n, self.groups)
+
+    def joint(self, n_comparisons: int) -> "Estimate":
+        """Return the estimate with Student's interval widened to joint coverage."""
+        factor = _quantile(self.n, self.groups, n_comparisons) / _quantile(self.n, self.groups)
+        half_width = factor * (self.high - self.low) / 2
+        return Estimate(self.value, self.value - half_width, self.value + half_width, self.n, self.groups)
 
 
 def judge(estimates: Iterable[Estimate]) -> str:
@@ -85,6 +98,23 @@ def sample_needed(estimates: Iterable[Estimate], noun: str, available: float = m
     return f"about {n:,.0f} {noun}" if n < math.inf else f"more {noun}"
 
 
+def judged_claim(
+    claim: str,
+    place: str,
+    published: str,
+    ours: str,
+    data: str,
+    estimates: Iterable[Estimate],
+    noun: str,
+    available: float = math.inf,
+) -> Claim:
+    """Return the claim that all estimates are positive, with its verdict and the sample that would decide it."""
+    estimates = list(estimates)
+    verdict = judge(estimates)
+    needed = sample_needed(estimates, noun, available) if estimates and verdict == UNDECIDED else ""
+    return Claim(claim, place, published, ours, data, verdict, needed)
+
+
 def mean_estimate(values: ArrayLike, n_comparisons: int = 1) -> Estimate:
     """Return the mean of independent values with Student's interval; it is unknown (NaN) for a single value.
 
@@ -102,11 +132,35 @@ def normal_estimate(value: float, error: float, n: int, n_comparisons: int = 1) 
     return Estimate(value, value - half_width, value + half_width, n)
 
 
+def tau_estimate(x: ArrayLike, y: ArrayLike, n_comparisons: int = 1) -> Estimate:
+    """Return Kendall's tau with an interval from the standard error of independent rankings.
+
+    This error is larger than that of correlated rankings.
+    """
+    first, second = (np.asarray(values, np.float64) for values in (x, y))
+    n = len(first)
+    error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
+    return normal_estimate(float(stats.kendalltau(first, second).statistic), error, n, n_comparisons)
+
+
 def bootstrap_estimate(value: float, replicates: ArrayLike, n: int, n_comparisons: int = 1) -> Estimate:
     """Return an estimate with the percentile interval of its bootstrap replicates (NaN is left out)."""
     tail = (1 - COVERAGE) / 2 / n_comparisons
     low, high = np.nanquantile(np.asarray(replicates, np.float64), [tail, 1 - tail])
     return Estimate(value, float(low), float(high), n)
+
+
+def bootstrap_difference(
+    pairs: ArrayLike, statistic: Callable[[NDArray[np.float64], int], NDArray[np.float64]], n_comparisons: int = 1
+) -> Estimate:
+    """Return a statistic (a function of values and axis) of the first column minus that of the second.
+
+    The interval comes from bootstrap samples of the rows.
+    """
+    values = np.asarray(pairs, np.float64)
+    samples = np.random.default_rng(0).integers(len(values), size=(N_REPLICATES, len(values)))
+    value = float(statistic(values, 0) @ [1, -1])
+    return bootstrap_estimate(value, statistic(values[samples], 1) @ [1, -1], len(values), n_comparisons)
 
 
 def welch_estimate(

@@ -23,7 +23,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import robust201
-from jobs.papers.image_distribution.spectra import singular_spectra
+from jobs.papers.image_distribution.singular_values import singular_spectra
 from robust201.analysis.dataset_results import read_results
 from robust201.cli.app import app
 from robust201.core.errors import RobustWarning

@@ -74,22 +74,52 @@ def make_summaries(means, sd=0.02, n=5):
     [(0.5, 0.1, 0.02, HOLDS), (0.1, 0.5, 0.02, FAILS), (0.30, 0.29, 0.02, UNDECIDED), (0.5, 0.1, 0.4, UNDECIDED)],
 )
 def test_claim_is_judged_by_the_interval_of_the_difference(mnist, cifar10, sd, verdict):
-    (claim,) = analyse.judge_claims(make_summaries({"mnist": mnist, "cifar10": cifar10}, sd))
+    (claim,) = analyse.claims_of_tables("LeNet", make_summaries({"mnist": mnist, "cifar10": cifar10}, sd))
     assert claim.verdict == verdict
     assert claim.would_decide.endswith("seeds") == (verdict == UNDECIDED)
 
 
 def test_claim_without_direction_is_judged_in_the_direction_of_the_published_mark():
     """For LeNet at epoch 25, the paper marks `mnist` as more robust than `cifar10_to_mnist`."""
-    (claim,) = analyse.judge_claims(make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
+    (claim,) = analyse.claims_of_tables("LeNet", make_summaries({"cifar10_to_mnist": 0.3, "mnist": 0.5}))
     assert (claim.verdict, claim.published) == (HOLDS, "R of MNIST is higher: epochs 25")
 
 
 @pytest.mark.parametrize(("original", "verdicts"), [(0.51, [UNDECIDED, HOLDS]), (0.6, [HOLDS, HOLDS])])
 def test_claims_on_original_mnist_are_judged_by_the_difference_from_scaled_mnist(original, verdicts):
     summaries = make_summaries({"mnist": 0.5, "cifar10": 0.1, "mnist_28": original})
-    claims = [claim for claim in analyse.judge_claims(summaries) if claim.place == "Section 3.2"]
-    assert [claim.verdict for claim in claims] == verdicts
+    assert [claim.verdict for claim in analyse.control_claims(summaries)] == verdicts
+
+
+@pytest.mark.parametrize(
+    ("clean_of_fusion", "verdicts"), [(0.9, [HOLDS, HOLDS]), (0.8, [HOLDS, UNDECIDED])], ids=["equal", "unequal"]
+)
+def test_fusion_is_compared_with_plain_images_also_at_equal_clean_accuracy(clean_of_fusion, verdicts):
+    summaries = make_summaries({"mnist": 0.5, "cifar10": 0.3, "fusion_digit": 0.2, "fusion_object": 0.1})
+    summaries["clean"] = [0.92, 0.61, clean_of_fusion, 0.3]
+    both, equal = analyse.claims_about_fusion("LeNet", summaries)
+    assert [both.verdict, equal.verdict] == verdicts
+    lower = summaries.assign(mean=[0.1, 0.3, 0.2, 0.1])
+    assert next(analyse.claims_about_fusion("LeNet", lower)).verdict == FAILS
+
+
+@pytest.mark.parametrize(("first", "later", "verdict"), [(0.3, 0.01, HOLDS), (0.01, 0.3, FAILS), (0.1, 0.1, UNDECIDED)])
+def test_spread_at_the_first_epoch_is_compared_with_later_spreads(first, later, verdict):
+    rows = [
+        ("LeNet", "fusion_object", epoch, seed, 0.5 + spread * deviation)
+        for epoch, spread in ((1, first), (10, later), (25, later))
+        for seed, deviation in enumerate((-1, -0.9, -0.8, 0.8, 0.9, 1))
+    ]
+    (claim,) = analyse.claims_about_spread(pd.DataFrame(rows, columns=["network", "group", "epoch", "seed", "r"]))
+    assert claim.verdict == verdict
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(0.1, HOLDS), (0.011, UNDECIDED)])
+def test_rebound_is_the_accuracy_at_the_largest_epsilon_above_the_minimum(last, verdict):
+    rows = [("LeNet", "cifar10", 50, s, 5, accuracy, 0.01) for s, accuracy in enumerate((0.6, 0.1, 0.01, last))]
+    columns = ["network", "group", "epoch", "strength", "n", "accuracy", "accuracy_sd"]
+    (claim,) = analyse.claims_about_rebound(pd.DataFrame(rows, columns=columns))
+    assert claim.verdict == verdict
 
 
 def test_r_is_measured_for_each_network(tmp_path):

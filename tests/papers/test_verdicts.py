@@ -17,6 +17,7 @@ from jobs.papers.verdicts import (
     normal_estimate,
     required_sample_size,
     sample_needed,
+    tau_estimate,
     welch_estimate,
 )
 
@@ -44,6 +45,8 @@ def test_mean_interval_is_students_t_interval_and_nan_for_one_value():
     assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
     joint = stats.ttest_1samp(values, 0).confidence_interval(1 - 0.05 / 3)
     assert mean_estimate(values, n_comparisons=3).low == pytest.approx(joint.low)
+    assert mean_estimate(values).joint(3)[:3] == pytest.approx(mean_estimate(values, n_comparisons=3)[:3])
+    assert mean_estimate(values).negated()[:3] == pytest.approx(mean_estimate(np.negative(values))[:3])
     assert math.isnan(mean_estimate([0.5]).low)
     assert required_sample_size(mean_estimate([0.5])) == math.inf
     assert sample_needed([mean_estimate([0.5])], "seeds") == "more seeds"
@@ -64,6 +67,12 @@ def test_normal_and_bootstrap_intervals_have_expected_quantiles():
     assert estimate.high - 0.5 == pytest.approx(0.1 * stats.norm.ppf(1 - 0.025 / 2))
     replicates = np.linspace(0, 1, 1001)
     assert bootstrap_estimate(0.5, [*replicates, math.nan], 20)[1:3] == pytest.approx((0.025, 0.975))
+
+
+def test_tau_interval_matches_the_null_distribution():
+    estimate = tau_estimate(range(8), [1, 3, 2, 5, 4, 7, 6, 8])
+    assert estimate.value == pytest.approx(22 / 28)
+    assert estimate.high - estimate.value == pytest.approx(1.959964 * math.sqrt(2 * 21 / (9 * 8 * 7)))
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -14,14 +14,15 @@ our results in published-dataset with those that advertorch's authors published 
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from jobs.papers.page import number, p_value, table
+from robust201 import Dataset
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 
 SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "resnet18": ("resnet18",)}
@@ -48,132 +49,93 @@ Source: the comments at the head of advertorch_examples/attack_benchmarks/benchm
 (advertorch 0.1.5), benchmark_autopgd.py and benchmark_square.py (0.2.2) of github.com/BorealisAI/advertorch.
 """
 
-Correct = NDArray[np.bool_]
+Row = tuple[str, str, str, float, Any]
+"""Network, key, method, strength (NaN for direct calls), and whether each image was classified correctly."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Per-image outcomes of one network and key, by method: ``fused``, ``reference`` or ``by hand``.
-
-    Attributes:
-        network: name of the network.
-        key: key of the attack.
-        strength: strength of the attack; None if no engine has a result.
-        correct: for each method, whether each image was classified correctly (N,).
-    """
-
-    network: str
-    key: str
-    strength: float | None
-    correct: dict[str, Correct]
-
-    def p_value(self, method: str) -> float | None:
-        """Return the p-value of McNemar's test between the fused engine and a method; None if a result is missing."""
-        if not {"fused", method} <= self.correct.keys():
-            return None
-        fused, other = self.correct["fused"], self.correct[method]
-        return float(mcnemar_p_values((fused & ~other).sum(), (other & ~fused).sum()))
-
-
-def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
-    """Read strength and outcomes by network and key from an export; return an empty dictionary if there is none."""
+def read_export(path: Path, method: str) -> list[Row]:
+    """Read the outcomes in an export; return an empty list if there is none."""
     if not path.exists():
-        return {}
-    n_images = len(pd.read_parquet(path / "images"))
-    rows = pd.read_parquet(path / "parquet").to_dict("records")
-    return {
-        (str(row["architecture"]), str(row["key"])): (
-            row["strength"],
-            np.unpackbits(np.frombuffer(row["correct_bits"], np.uint8), count=n_images).astype(bool),
-        )
-        for row in rows
-    }
-
-
-def read_direct_calls(file: Path) -> dict[str, Correct]:
-    """Read the outcomes that `by_hand.py` wrote, by key; return an empty dictionary if it has not run."""
-    if not file.exists():
-        return {}
-    return {key: np.array(result["correct"], bool) for key, result in json.loads(file.read_text()).items()}
-
-
-def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
-    """Read the results of all methods for a sweep, sorted by network and key."""
-    exports = {engine: read_export(folder / f"{sweep}-{engine}-dataset") for engine in ENGINES}
-    for network in SWEEPS[sweep]:
-        direct_outcomes = read_direct_calls(folder / "by-hand" / f"{network}.json")
-        keys = {
-            key for outcomes_by_key in exports.values() for name, key in outcomes_by_key if name == network
-        } | direct_outcomes.keys()
-        for key in sorted(keys, key=lambda key: SORT_TEXTS.get(key, key)):
-            result_by_engine = {
-                engine: outcomes_by_key[network, key]
-                for engine, outcomes_by_key in exports.items()
-                if (network, key) in outcomes_by_key
-            }
-            correct = {engine: correct_images for engine, (_, correct_images) in result_by_engine.items()}
-            if key in direct_outcomes:
-                correct[BY_HAND] = direct_outcomes[key]
-            yield Comparison(network, key, next((strength for strength, _ in result_by_engine.values()), None), correct)
-
-
-def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    header = tuple(header)
-    print(f"| {' | '.join(header)} |")
-    print(f"|---|---|{'--:|' * (len(header) - 2)}")
-    for row in rows:
-        print(f"| {' | '.join(row)} |")
-
-
-def make_row(comparison: Comparison) -> Iterator[str]:
-    """Yield the entries of a comparison's row."""
-    yield from (comparison.network, f"`{comparison.key}`")
-    yield "–" if comparison.strength is None else f"{comparison.strength:g}"
-    yield str(len(next(iter(comparison.correct.values()))))
-    for method in (*ENGINES, BY_HAND):
-        yield f"{comparison.correct[method].mean():.3f}" if method in comparison.correct else "–"
-    for method in (ENGINES[1], BY_HAND):
-        p_value = comparison.p_value(method)
-        yield "–" if p_value is None else f"{p_value:.2g}"
-
-
-def print_comparisons(comparisons: list[Comparison]) -> None:
-    print_table(
-        ("network", "key", "strength", "images", *ENGINES, BY_HAND, "p, reference", "p, by hand"),
-        map(make_row, comparisons),
-    )
-    p_values = [
-        p
-        for comparison in comparisons
-        for method in (ENGINES[1], BY_HAND)
-        if (p := comparison.p_value(method)) is not None
+        return []
+    reader = Dataset(path)
+    return [
+        (str(network), key, method, strength, correct)
+        for dataset in reader.data
+        for key in reader.keys_all
+        for strength in reader.strengths(dataset, key)
+        for outcomes in [reader.outcomes(dataset, key, strength)]
+        for network, correct in zip(outcomes.architectures, outcomes.correct, strict=True)
     ]
-    if p_values:
-        smallest_p, adjusted_p = min(p_values), min(holm_adjust(np.array(p_values)))
-        print(
-            f"\n{len(p_values)} tests; the smallest p-value is {smallest_p:.2g}, "
-            f"after Holm's correction {adjusted_p:.2g}."
+
+
+def read_direct_calls(folder: Path, network: str) -> list[Row]:
+    """Read the outcomes that `by_hand.py` wrote; return an empty list if it has not run."""
+    file = folder / f"by-hand/{network}.json"
+    by_key = json.loads(file.read_text()) if file.exists() else {}
+    return [(network, key, BY_HAND, math.nan, np.array(result["correct"], bool)) for key, result in by_key.items()]
+
+
+def compare_methods(rows: list[Row]) -> tuple[str, list[float]]:
+    """Return the table of accuracies and p-values, and the p-values."""
+    frame = pd.DataFrame(rows, columns=["network", "key", "method", "strength", "correct"])
+    lines, p_values = [], []
+    groups = dict([*frame.groupby(["network", "key"])])
+    for network, key in sorted(groups, key=lambda pair: (pair[0], SORT_TEXTS.get(pair[1], pair[1]))):
+        group = groups[network, key]
+        correct: dict[str, Any] = dict(zip(group["method"], group["correct"], strict=True))
+        tests = []
+        for method in (ENGINES[1], BY_HAND):
+            p = math.nan
+            if {ENGINES[0], method} <= {*correct}:
+                fused, other = correct[ENGINES[0]], correct[method]
+                p = float(mcnemar_p_values((fused & ~other).sum(), (other & ~fused).sum()))
+            tests.append(p)
+        p_values += [p for p in tests if not math.isnan(p)]
+        accuracies = (correct[method].mean() if method in correct else math.nan for method in (*ENGINES, BY_HAND))
+        strength = group["strength"].max()
+        lines.append(
+            [
+                network,
+                f"`{key}`",
+                "–" if math.isnan(strength) else f"{strength:g}",
+                str(len(group["correct"].iloc[0])),
+                *map(number, accuracies),
+                *map(p_value, tests),
+            ]
         )
+    columns = ["network", "key", "strength", "images", *ENGINES, BY_HAND, "p, reference", "p, by hand"]
+    return table(columns, lines, text_columns=2), p_values
 
 
-def print_published_comparison(results: dict[tuple[str, str], tuple[float, Correct]]) -> None:
-    rows = []
-    for (network, key), n_published_correct in N_PUBLISHED_CORRECT.items():
-        fused_accuracy, n_images = "–", ""
-        if (network, key) in results:
-            correct = results[network, key][1]
-            fused_accuracy, n_images = f"{correct.mean():.4f}", f"{len(correct):,}"
-        rows.append((network, f"`{key}`", n_images, fused_accuracy, f"{n_published_correct / 10_000:.4f}"))
-    print_table(("network", "key", "images", "fused", "published"), rows)
+def compare_with_published(rows: list[Row]) -> str:
+    results = {(network, key): correct for network, key, _, _, correct in rows}
+    lines = []
+    for (network, key), n_correct in N_PUBLISHED_CORRECT.items():
+        correct = results.get((network, key))
+        ours = ["", "–"] if correct is None else [f"{len(correct):,}", f"{correct.mean():.4f}"]
+        lines.append([network, f"`{key}`", *ours, f"{n_correct / 10_000:.4f}"])
+    return table(["network", "key", "images", "fused", "published"], lines, text_columns=2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/controls"))
-    options = parser.parse_args()
-    print_comparisons([comparison for sweep in SWEEPS for comparison in read_comparisons(options.folder, sweep)])
-    print()
-    print_published_comparison(read_export(options.folder / "published-dataset"))
+    folder = parser.parse_args().folder
+    rows = [
+        row
+        for sweep in SWEEPS
+        for engine in ENGINES
+        for row in read_export(folder / f"{sweep}-{engine}-dataset", engine)
+    ]
+    rows += [row for networks in SWEEPS.values() for network in networks for row in read_direct_calls(folder, network)]
+    comparisons, p_values = compare_methods(rows)
+    print(comparisons)
+    if p_values:
+        smallest, adjusted = min(p_values), min(holm_adjust(np.array(p_values)))
+        print(
+            f"{len(p_values)} tests; the smallest p-value is {smallest:.2g}, after Holm's correction {adjusted:.2g}.\n"
+        )
+    print(compare_with_published(read_export(folder / "published-dataset", ENGINES[0])))
 
 
 if __name__ == "__main__":

@@ -94,19 +94,6 @@ def convert_keras(content: bytes) -> StateDict:
     return state
 
 
-def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read MNIST's test images (N, 3, 28, 28), with three equal channels, and their labels from unpacked IDX files."""
-    pixels = np.fromfile(folder / "t10k-images-idx3-ubyte", np.uint8)[16:].reshape(-1, 1, 28, 28)
-    labels = np.fromfile(folder / "t10k-labels-idx1-ubyte", np.uint8)[8:]
-    return np.repeat(pixels, 3, axis=1), labels
-
-
-def read_cifar10(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read CIFAR-10's test images (N, 3, 32, 32) and labels."""
-    images = load_images("cifar10", path=folder)
-    return images.images, images.labels
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -124,11 +111,12 @@ def main() -> None:
     for name, state in weights.items():
         save_file(state, options.out / "weights" / f"{name}.safetensors")
 
-    for dataset, read in (("mnist", read_mnist), ("cifar10", read_cifar10)):
-        images, labels = read(options.data / dataset)
-        (options.out / dataset).mkdir(exist_ok=True)
-        np.savez(options.out / dataset / "test.npz", images=images, labels=labels)
-        print(f"{options.out / dataset}/test.npz: {len(images):,} images")
+    for dataset, folder in (("mnist-28", "mnist"), ("cifar10", "cifar10")):
+        images = load_images(dataset, path=options.data / folder)
+        (options.out / folder).mkdir(exist_ok=True)
+        n_copies = 3 // images.images.shape[1]  # grey images get three equal channels
+        np.savez(options.out / folder / "test.npz", images=images.images.repeat(n_copies, axis=1), labels=images.labels)
+        print(f"{options.out / folder}/test.npz: {len(images.labels):,} images")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
-from jobs.papers.dataset.distributions import claims_about_distributions
+from jobs.papers.dataset.distributions import MIN_CELLS, MIN_DISTINCT, claims_about_distributions
 from jobs.papers.dataset.results import (
     ATTACKS,
     CLEAN,
@@ -37,11 +36,13 @@ from jobs.papers.verdicts import (
     UNDECIDED,
     Claim,
     Estimate,
-    bootstrap_estimate,
+    bootstrap_difference,
     judge,
+    judged_claim,
     mean_estimate,
     normal_estimate,
     sample_needed,
+    tau_estimate,
 )
 
 CLEAR_DIFFERENCE = 0.01
@@ -51,9 +52,6 @@ SMALL_EPSILONS = (0.1, 0.5, 1.0)
 WEAK_TAU = 0.2
 """If the interval of a rank correlation lies between -0.2 and 0.2, the measure does not "correlate well"."""
 
-MIN_DISTINCT = 10
-"""Minimum number of distinct accuracies for a rank correlation; all must be distinct if there are fewer cells."""
-
 N_TOP, ALMOST_NONE = 20, 2
 """The paper's claims concern the 20 best cells; at most two of them count as "almost none"."""
 
@@ -61,7 +59,6 @@ BEST_CLEAN, BEST_CORRUPTION = 13714, 3456
 """Indices of the cells that the paper calls the best on clean and on corrupted images."""
 
 N_NEIGHBOURS = 24
-N_REPLICATES = 2000
 
 
 def judge_claims(results: Results) -> list[Claim]:
@@ -107,8 +104,8 @@ def claim_order_of_attacks(results: Results) -> Claim:
             if abs(published) > CLEAR_DIFFERENCE and {*columns} <= {*results.accuracies}:
                 pairs.append((columns if published > 0 else columns[::-1], float(strength)))
     estimates = {
-        f"{ATTACKS[high[0]]} above {ATTACKS[low[0]]} at {strength:g}/255": median_difference(
-            results.accuracies[[high, low]].dropna(), len(pairs)
+        f"{ATTACKS[high[0]]} above {ATTACKS[low[0]]} at {strength:g}/255": bootstrap_difference(
+            results.accuracies[[high, low]].dropna(), np.median, len(pairs)
         )
         for (high, low), strength in pairs
     }
@@ -117,24 +114,16 @@ def claim_order_of_attacks(results: Results) -> Claim:
     others = [f"{name} ({verdict}: {estimates[name]})" for name, verdict in verdicts.items() if verdict != HOLDS]
     ours = f"{n_holding} of these pairs have this order" + (f"; others: {', '.join(others)}" if others else "")
     omission_note = "" if results.has_full_square else " (pairs with Square are left out: it made fewer queries)"
-    verdict = judge(estimates.values())
-    return Claim(
+    return judged_claim(
         "At each epsilon, the median accuracies under the attacks have the published order.",
         "Figure 2",
         f"{len(pairs)} pairs of attacks differ by more than {CLEAR_DIFFERENCE:g}{omission_note}",
         ours,
         results.data,
-        verdict,
-        sample_needed(estimates.values(), "cells", len(results.cells)) if pairs and verdict == UNDECIDED else "",
+        estimates.values(),
+        "cells",
+        len(results.cells),
     )
-
-
-def median_difference(accuracies: pd.DataFrame, n_comparisons: int) -> Estimate:
-    """Return the first column's median over cells minus the second's, with a bootstrap interval over cells."""
-    values = accuracies.to_numpy()
-    samples = np.random.default_rng(0).integers(len(values), size=(N_REPLICATES, len(values)))
-    replicates = np.median(values[samples], axis=1) @ [1, -1]
-    return bootstrap_estimate(float(np.median(values, axis=0) @ [1, -1]), replicates, len(values), n_comparisons)
 
 
 def claim_pgd_against_apgd(results: Results) -> Claim:
@@ -147,16 +136,8 @@ def claim_pgd_against_apgd(results: Results) -> Claim:
     accuracies = results.accuracies[columns].dropna()
     difference = mean_estimate((accuracies[columns[0]] - accuracies[columns[1]]).to_numpy())
     ours = ", ".join(f"{ATTACKS[column[0]]} {accuracies[column].median():.3f}" for column in columns)
-    verdict = judge([difference])
-    return Claim(
-        claim,
-        "Figure 2",
-        published,
-        f"{ours}; mean difference {difference}",
-        results.data,
-        verdict,
-        sample_needed([difference], "cells", len(results.cells)) if verdict == UNDECIDED else "",
-    )
+    ours += f"; mean difference {difference}"
+    return judged_claim(claim, "Figure 2", published, ours, results.data, [difference], "cells", len(results.cells))
 
 
 def same_size_accuracies(results: Results) -> "pd.Series[float]":
@@ -321,18 +302,22 @@ def claims_about_neighbours(results: Results) -> Iterator[Claim]:
 def claim_jacobian(results: Results) -> Claim:
     """Test whether all correlations at small epsilons have the same sign, differ from 0, and are not weak."""
     claim = "At small epsilons, the norm of the Jacobian correlates well with the accuracy under PGD."
-    taus = {
-        strength: tau_estimate(results.jacobian, results.accuracies["pgd", strength], len(SMALL_EPSILONS))
+    pairs = {
+        strength: pd.concat([results.jacobian, results.accuracies["pgd", strength]], axis=1, join="inner").dropna()
         for strength in SMALL_EPSILONS
         if ("pgd", strength) in results.accuracies and len(results.jacobian)
     }
-    known = {strength: tau for strength, tau in taus.items() if tau is not None}
+    known = {
+        strength: tau_estimate(pair.iloc[:, 0], pair.iloc[:, 1], len(SMALL_EPSILONS))
+        for strength, pair in pairs.items()
+        if len(pair) >= MIN_CELLS and pair.iloc[:, 1].nunique() >= min(MIN_DISTINCT, len(pair))
+    }
     if len(known) < len(SMALL_EPSILONS):
         return Claim(
             claim, "Figure 6", "", "too few results", results.data, UNDECIDED, "PGD and Jacobians of eight cells"
         )
     sign = math.copysign(1, known[1.0].value)
-    same_sign = [tau if sign > 0 else Estimate(-tau.value, -tau.high, -tau.low, tau.n) for tau in known.values()]
+    same_sign = [tau if sign > 0 else tau.negated() for tau in known.values()]
     is_weak = any(tau.low > -WEAK_TAU and tau.high < WEAK_TAU for tau in known.values())
     verdict = FAILS if is_weak else judge(same_sign)
     return Claim(
@@ -344,19 +329,6 @@ def claim_jacobian(results: Results) -> Claim:
         verdict,
         sample_needed(known.values(), "cells", len(results.cells)) if verdict == UNDECIDED else "",
     )
-
-
-def tau_estimate(measure: "pd.Series[float]", accuracies: "pd.Series[float]", n_comparisons: int) -> Estimate | None:
-    """Return Kendall's tau with an interval over cells; None for too few cells or distinct accuracies.
-
-    The standard error is that of independent rankings, which is larger than that of correlated rankings.
-    """
-    pairs = pd.concat([measure, accuracies], axis=1, join="inner").dropna().to_numpy()
-    n = len(pairs)
-    if n < 8 or len({*pairs[:, 1]}) < min(MIN_DISTINCT, n):
-        return None
-    error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
-    return normal_estimate(float(kendalltau(*pairs.T).statistic), error, n, n_comparisons)
 
 
 def compare_medians(results: Results) -> pd.DataFrame:

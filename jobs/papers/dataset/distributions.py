@@ -1,14 +1,22 @@
 """Claims about the distribution of accuracies and confidences over cells, with bootstrap intervals over cells."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from jobs.papers.dataset.results import CLEAN, Results, kernel_parameters
-from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, bootstrap_estimate, judge, mean_estimate, sample_needed
+from jobs.papers.dataset.results import ATTACKS, CLEAN, Results, kernel_parameters
+from jobs.papers.verdicts import (
+    UNDECIDED,
+    Claim,
+    Estimate,
+    bootstrap_difference,
+    bootstrap_estimate,
+    judged_claim,
+    mean_estimate,
+)
 
 N_REPLICATES = 500
 MAX_CELLS = 300
@@ -28,8 +36,12 @@ LARGEST_EPSILON = 8.0
 SEVERITY = 3.0
 """Severity of the paper's figure 5."""
 
+UPPER_QUANTILE = 0.9
+"""Quantile over cells that stands for the maximum, whose bootstrap intervals would not have their coverage."""
+
 
 def claims_about_distributions(results: Results) -> Iterator[Claim]:
+    yield from claims_about_gaps(results)
     yield claim_within_and_between_attacks(results)
     yield claim_uncorrelated_corruptions(results)
     yield claim_kernel_parameters(results)
@@ -67,14 +79,49 @@ def bootstrap(
     return bootstrap_estimate(statistic(values, np.ones(n)), replicates, n)
 
 
-def make_claim(results: Results, claim: str, place: str, ours: str, estimates: Sequence[Estimate]) -> Claim:
-    verdict = judge(estimates)
-    needs = sample_needed(estimates, "cells", len(results.cells)) if verdict == UNDECIDED else ""
-    return Claim(claim, place, "", ours, results.data, verdict, needs)
+def make_claim(results: Results, claim: str, place: str, ours: str, estimates: Iterable[Estimate]) -> Claim:
+    return judged_claim(claim, place, "", ours, results.data, estimates, "cells", len(results.cells))
 
 
 def too_few_results(results: Results, claim: str, place: str) -> Claim:
     return Claim(claim, place, "", "too few results", results.data, UNDECIDED, f"results of at least {MIN_CELLS} cells")
+
+
+def upper_gap(accuracies: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    gap: NDArray[np.float64] = np.quantile(accuracies, UPPER_QUANTILE, axis=axis) - accuracies.mean(axis=axis)
+    return gap
+
+
+def claims_about_gaps(results: Results) -> Iterator[Claim]:
+    """Test whether the best cells are further above the mean where accuracies are lower."""
+    by_severity = [[column for column in results.corruption_columns if column[1] == severity] for severity in (5, 1)]
+    for claim, place, pairs in (
+        (
+            "The gap between mean and maximum accuracy over cells is larger at 1/255 than on clean images.",
+            "Figure 2",
+            {ATTACKS[key]: [[(key, 1.0)], [CLEAN]] for key in results.attacks},
+        ),
+        (
+            "The gap between mean and maximum accuracy over cells is larger at severity 5 than at severity 1.",
+            "Figure 4",
+            {"mean over corruptions": by_severity},
+        ),
+    ):
+        frames = {
+            name: pd.concat([results.mean(columns) for columns in pair], axis=1).dropna()
+            for name, pair in pairs.items()
+            if all(columns and {*columns} <= {*results.accuracies} for columns in pair)
+        }
+        if not frames or min(map(len, frames.values())) < MIN_CELLS:
+            yield too_few_results(results, claim, place)
+            continue
+        estimates = {name: bootstrap_difference(frame, upper_gap, len(frames)) for name, frame in frames.items()}
+        gaps = {name: (frame.max() - frame.mean()).tolist() for name, frame in frames.items()}
+        ours = "; ".join(
+            f"{name}: {gaps[name][0]:.3f} against {gaps[name][1]:.3f}; 90% quantile for the maximum: {estimate}"
+            for name, estimate in estimates.items()
+        )
+        yield make_claim(results, claim, place, ours, estimates.values())
 
 
 def claim_within_and_between_attacks(results: Results) -> Claim:

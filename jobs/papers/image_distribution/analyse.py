@@ -14,7 +14,8 @@ Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task o
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,10 +24,10 @@ import pandas as pd
 from scipy.stats import ttest_ind_from_stats
 
 from jobs.papers.figures import draw_lines
-from jobs.papers.image_distribution.psychometrics import fit_psychometric, sensitivity
+from jobs.papers.image_distribution.psychometrics import fit_logistic, logistic_robustness
 from jobs.papers.networks import RunWeights, read_accuracies, read_trained
 from jobs.papers.page import claims_table, fill, number, p_value, table, write_table
-from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, judge, mean_estimate, sample_needed, welch_estimate
+from jobs.papers.verdicts import Claim, Estimate, judged_claim, mean_estimate, welch_estimate
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import relative_changes, robustness_r
 from robust201.statistics.significance import holm_adjust
@@ -34,18 +35,21 @@ from robust201.statistics.significance import holm_adjust
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text())
 N_IMAGES = 10_000
+N_CLASSES = 10
 SIGNIFICANCE_LEVEL = 0.05
+
+EQUAL_PERFORMANCE = 0.05
+"""Networks whose clean accuracies differ by at most five percentage points count as equally accurate."""
 
 NETWORKS = {"lenet5": "LeNet", "lenet28": "LeNet", "resnet50": "ResNet50", "fc7500": "FullyConnectedNet"}
 
 
 class Group(NamedTuple):
-    """A group: its label, the dataset on which it is attacked, its training recipe, and the number of classes."""
+    """A group: its label, the dataset on which it is attacked, and its training recipe."""
 
     label: str
     dataset: str
     recipe: str
-    n_classes: int = 10
 
 
 GROUPS = {
@@ -98,12 +102,8 @@ COMPARISONS = (
 
 
 def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return R of each trained network, and the mean accuracy curves of each group.
-
-    If groups have different numbers of classes, R is computed from the sensitivity d' instead of the accuracy.
-    """
+    """Return R of each trained network, and the mean accuracy curves of each group."""
     rows, curves = [], []
-    has_equal_classes = len({group.n_classes for group in GROUPS.values()}) == 1
     for name, group in GROUPS.items():
         chosen = [network for network in networks if network.recipe == group.recipe and network.epochs is not None]
         if not any(group.dataset in network.reader.data for network in chosen):
@@ -113,10 +113,9 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
         wide = pd.concat(frames).pivot_table(index=columns, columns="strength", values="accuracy").dropna()
         strengths = wide.columns.to_numpy(np.float64)
         for (architecture, epoch, seed), accuracies in zip(wide.index, wide.to_numpy(np.float64), strict=True):
-            performance = accuracies if has_equal_classes else sensitivity(accuracies, group.n_classes, N_IMAGES)
             rows.append(
                 {"network": NETWORKS[architecture], "group": name, "epoch": int(epoch), "seed": seed}
-                | measure_network(strengths, accuracies, performance, group.n_classes)
+                | measure_network(strengths, accuracies)
             )
         for key, accuracies_of_group in wide.groupby(["architecture", "epochs"], sort=False):
             architecture, epoch = cast("tuple[str, float]", key)
@@ -132,14 +131,12 @@ def measure(networks: Sequence[RunWeights]) -> tuple[pd.DataFrame, pd.DataFrame]
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
 
 
-def measure_network(
-    strengths: np.ndarray, accuracies: np.ndarray, performance: np.ndarray, n_classes: int
-) -> dict[str, float]:
+def measure_network(strengths: np.ndarray, accuracies: np.ndarray) -> dict[str, float]:
     """Return a network's clean accuracy; R, mean relative change C and fitted R (NaN at chance level); and flags."""
-    curve = robustness_r(strengths, performance)
-    changes = relative_changes(strengths, performance)
-    at_chance = bool(accuracy_intervals(accuracies[0], N_IMAGES)[0] <= 1 / n_classes)
-    fitted = fit_psychometric(strengths, performance).robustness(strengths[0], strengths[-1])
+    curve = robustness_r(strengths, accuracies)
+    changes = relative_changes(strengths, accuracies)
+    at_chance = bool(accuracy_intervals(accuracies[0], N_IMAGES)[0] <= 1 / N_CLASSES)
+    fitted = logistic_robustness(fit_logistic(strengths, accuracies), strengths[0], strengths[-1])
     values = {
         "r": float(curve.value),
         "c": float(np.trapezoid(changes, strengths) / (strengths[-1] - strengths[0])),
@@ -256,43 +253,59 @@ def published_comparisons() -> pd.DataFrame:
 # --- Claims
 
 
-def judge_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
-    """Judge each claim of the paper at the epochs at which the paper marks a difference as significant."""
-    decisions = published_comparisons().to_dict("records")
-    entries = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
+def make_claim(
+    claim: str, place: str, published: str, estimates: Mapping[str, Estimate], n: int, network: str = ""
+) -> Claim:
+    """Return a claim that all estimates are positive; their names say at what they were made."""
+    ours = "; ".join(f"{estimate} {name}" for name, estimate in estimates.items())
+    data = f"{f'{network}, ' if network else ''}{n} seeds, {N_IMAGES:,} images"
+    return judged_claim(claim, place, published, ours, data, estimates.values(), "seeds")
+
+
+def judge_claims(networks: pd.DataFrame, curves: pd.DataFrame, summaries: pd.DataFrame) -> Iterator[Claim]:
+    for network, ours in summaries.groupby("network", sort=False):
+        yield from claims_of_tables(str(network), ours)
+    yield from control_claims(summaries)
+    for network, ours in summaries.groupby("network", sort=False):
+        yield from claims_about_fusion(str(network), ours)
+        yield from claims_about_spread(networks[networks["network"] == network])
+        yield from claims_about_rebound(curves[curves["network"] == network])
+
+
+def marked_differences(
+    network: str, summaries: pd.DataFrame, comparisons: Sequence[Comparison]
+) -> dict[tuple[str, int], Estimate]:
+    """Return R of the group that the paper marks as higher, minus R of the other one, by marked group and epoch."""
+    entries = summaries.set_index(["group", "epoch"])[["mean", "sd", "n"]]
+    chosen = {(comparison.first, comparison.second) for comparison in comparisons}
+    pairs = {}
+    decisions = published_comparisons().query("network == @network and published_marker != ''")
+    for row in decisions.to_dict("records"):
+        sides = [(row[side], row["epoch"]) for side in ("first", "second")]
+        if (row["first"], row["second"]) in chosen and {*sides} <= {*entries.index}:
+            higher = sides.pop(row["published_marker"] == "second")
+            pairs[higher] = entries.loc[[higher, *sides]]
+    return {
+        higher: welch_estimate(pair["mean"], pair["sd"], pair["n"], n_comparisons=len(pairs))
+        for higher, pair in pairs.items()
+    }
+
+
+def claims_of_tables(network: str, summaries: pd.DataFrame) -> Iterator[Claim]:
+    """Judge each comparison of two groups at the epochs at which the paper marks a difference as significant."""
     for comparison in COMPARISONS:
-        for network in summaries["network"].unique():
-            epochs = [
-                (row["epoch"], row["published_marker"])
-                for row in decisions
-                if (row["first"], row["second"], row["network"]) == (comparison.first, comparison.second, network)
-                and {(network, row["first"], row["epoch"]), (network, row["second"], row["epoch"])} <= {*entries.index}
-                and row["published_marker"]
-            ]
-            if not epochs:
-                continue
-            estimates = []
-            for epoch, side in epochs:
-                groups = [comparison.first, comparison.second][:: 1 if side == "first" else -1]
-                pair = entries.loc[[(network, group, epoch) for group in groups]]
-                estimates.append(welch_estimate(pair["mean"], pair["sd"], pair["n"], n_comparisons=len(epochs)))
-            epochs_by_group: dict[str, list[str]] = {}
-            for epoch, side in epochs:
-                group = comparison.first if side == "first" else comparison.second
-                epochs_by_group.setdefault(GROUPS[group].label, []).append(str(epoch))
-            verdict = judge(estimates)
-            yield Claim(
+        differences = marked_differences(network, summaries, [comparison])
+        epochs_by_group: dict[str, list[str]] = {}
+        for group, epoch in differences:
+            epochs_by_group.setdefault(GROUPS[group].label, []).append(str(epoch))
+        if differences:
+            yield make_claim(
                 f"{comparison.label}, {network}",
                 "Tables 1 to 18",
                 "; ".join(f"R of {name} is higher: epochs {', '.join(at)}" for name, at in epochs_by_group.items()),
-                "; ".join(
-                    f"{estimate} at epoch {epoch}" for (epoch, _), estimate in zip(epochs, estimates, strict=True)
-                ),
-                f"{int(entries['n'].min())} seeds, {N_IMAGES:,} images",
-                verdict,
-                sample_needed(estimates, "seeds") if verdict == UNDECIDED else "",
+                {f"at epoch {epoch}": estimate for (_, epoch), estimate in differences.items()},
+                int(summaries["n"].min()),
             )
-    yield from control_claims(summaries)
 
 
 def control_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
@@ -302,21 +315,101 @@ def control_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
     if not epochs:
         return
     groups = ["mnist_28", "mnist", "cifar10"]
-    rows = [entries.loc[[("LeNet", group, epoch) for group in groups]] for epoch in epochs]
-
-    def contrasts(weights: Sequence[float]) -> list[Estimate]:
-        return [welch_estimate(row["mean"], row["sd"], row["n"], weights, len(epochs)) for row in rows]
-
-    differences, margins = contrasts((1, -1, 0)), contrasts((-1, 2, -1))
-    data = f"LeNet, {int(entries['n'].min())} seeds, {N_IMAGES:,} images"
-    ours = "; ".join(f"{estimate} at epoch {epoch}" for epoch, estimate in zip(epochs, differences, strict=True))
-    for claim, estimates in (
-        ("R is slightly higher on the original MNIST images (28×28×1) than on the scaled ones (32×32×3).", differences),
-        ("This difference is small in comparison to the other differences (here: MNIST minus CIFAR-10).", margins),
+    rows = {epoch: entries.loc[[("LeNet", group, epoch) for group in groups]] for epoch in epochs}
+    for claim, weights in (
+        ("R is slightly higher on the original MNIST images (28×28×1) than on the scaled ones (32×32×3).", (1, -1, 0)),
+        (
+            "This difference is small in comparison to the other differences (here: MNIST minus CIFAR-10 exceeds it).",
+            (-1, 2, -1),
+        ),
     ):
-        verdict = judge(estimates)
-        needs = sample_needed(estimates, "seeds") if verdict == UNDECIDED else ""
-        yield Claim(claim, "Section 3.2", "no numbers", ours, data, verdict, needs)
+        estimates = {
+            f"at epoch {epoch}": welch_estimate(row["mean"], row["sd"], row["n"], weights, len(epochs))
+            for epoch, row in rows.items()
+        }
+        yield make_claim(claim, "Section 3.2", "no numbers", estimates, int(entries["n"].min()), "LeNet")
+
+
+def claims_about_fusion(network: str, summaries: pd.DataFrame) -> Iterator[Claim]:
+    """Compare fusion and plain images with the same labels: both pairs of groups, and at equal clean accuracy."""
+    comparisons = [comparison for comparison in COMPARISONS if comparison.experiment == "E2b"]
+    if not {group for comparison in comparisons for group in comparison[2:4]} <= {*summaries["group"]}:
+        return
+    n = int(summaries["n"].min())
+    differences = marked_differences(network, summaries, comparisons)
+    yield make_claim(
+        "Both fusion groups have lower R than the plain groups with the same labels.",
+        "Tables 1 to 18",
+        "lower at the epochs of both comparisons E2b",
+        {f"below {GROUPS[group].label} at epoch {epoch}": estimate for (group, epoch), estimate in differences.items()},
+        n,
+        network,
+    )
+    by_group = dict([*summaries.groupby("group")])
+    pairs = {}
+    for comparison in (comparison for comparison in COMPARISONS if not comparison.is_two_sided):
+        if {*comparison[2:4]} <= {*by_group}:
+            rows = by_group[comparison.first].merge(by_group[comparison.second], how="cross", suffixes=("", "_second"))
+            gaps = (rows["clean"] - rows["clean_second"]).abs()
+            if gaps.min() <= EQUAL_PERFORMANCE:
+                pairs[comparison.label] = rows.loc[gaps.idxmin()]
+    estimates = {}
+    for label, row in pairs.items():
+        mean, sd, sizes = (row[[name, f"{name}_second"]].to_numpy(float) for name in ("mean", "sd", "n"))
+        epochs = [f"{row[f'clean{side}']:.3f} at epoch {row[f'epoch{side}']}" for side in ("", "_second")]
+        estimates[f"{label} (clean {' and '.join(epochs)})"] = welch_estimate(mean, sd, sizes, n_comparisons=len(pairs))
+    yield make_claim(
+        "Differences remain between networks of equal clean accuracy (here: of groups that come within 5 points).",
+        "Abstract",
+        "no numbers",
+        estimates,
+        n,
+        network,
+    )
+
+
+def claims_about_spread(networks: pd.DataFrame) -> Iterator[Claim]:
+    """Compare the spread of R at epoch 1 with later epochs, as in the Brown-Forsythe test: |R - median|."""
+    r = networks[networks["group"] == "fusion_object"].pivot_table(index="seed", columns="epoch", values="r")
+    if 1 not in r or len(r.columns) < 2:
+        return
+    statistics = (r - r.median()).abs().agg(["mean", "std", "count"])
+    estimates = {}
+    for epoch in r.columns.drop([1]).tolist():
+        mean, sd, n = statistics[[1, epoch]].to_numpy()
+        estimates[f"from epoch {epoch}"] = welch_estimate(mean, sd, n, n_comparisons=len(r.columns) - 1)
+    tables, (network,) = published_tables(), networks["network"].unique()
+    paper = tables[(tables["network"] == network) & (tables["group"] == "fusion_object")]
+    yield make_claim(
+        "R of fusion networks with object labels varies most at epoch 1 (here: mean deviation from the median).",
+        f"Table {paper['table'].iloc[0]}",
+        f"SD {paper['sd'].iloc[0]:.3f} at epoch 1, at most {paper['sd'].iloc[1:].max():.3f} later",
+        estimates,
+        r.count().min(),
+        network,
+    )
+
+
+def claims_about_rebound(curves: pd.DataFrame) -> Iterator[Claim]:
+    """Test whether accuracy at the largest epsilon is above its minimum, for networks trained on objects."""
+    last = curves[curves["group"].isin(["cifar10", "fusion_object"]) & (curves["epoch"] == curves["epoch"].max())]
+    estimates = {}
+    for group, rows in last.groupby("group", sort=False):
+        pair = rows.iloc[[-1, int(rows["accuracy"].argmin())]]
+        # The minimum is chosen by the results, so the intervals at all other strengths must hold jointly.
+        n_comparisons = (len(rows) - 1) * last["group"].nunique()
+        estimates[f"({GROUPS[str(group)].label}, {pair['strength'].iloc[1]:g} to {pair['strength'].iloc[0]:g}/255)"] = (
+            welch_estimate(pair["accuracy"], pair["accuracy_sd"], pair["n"], n_comparisons=n_comparisons)
+        )
+    if estimates:
+        yield make_claim(
+            "The accuracy of networks trained on objects rises again at large epsilons (here: at the last epoch).",
+            "Figures 4 to 7",
+            "no numbers",
+            estimates,
+            int(last["n"].min()),
+            str(last["network"].iloc[0]),
+        )
 
 
 # --- Page
@@ -387,25 +480,16 @@ def describe_agreement(summaries: pd.DataFrame) -> str:
 def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, summaries: pd.DataFrame) -> None:
     """Draw R by epoch, the accuracy curves (figures 4 to 7) and the areas under them (figure 1)."""
     labels = {name: group.label for name, group in GROUPS.items()}
-    chance = {name: 1 / group.n_classes for name, group in GROUPS.items()}
-    frame = summaries.assign(
-        group=summaries["group"].map(labels), R=summaries["mean"], epoch=summaries["epoch"].astype(str)
-    )
-    draw_lines(
-        frame,
-        folder / "robustness.svg",
-        x="epoch",
-        y="R",
-        colour="group",
-        panel="network",
-        band=("low", "high"),
-        published="published_mean",
-    )
-    for figure, groups in (
+    summaries, curves = (frame.assign(group=frame["group"].map(labels)) for frame in (summaries, curves))
+    curves["epsilon"] = curves["strength"] / 255
+    draw, band = partial(draw_lines, colour="group"), ("low", "high")
+    frame = summaries.assign(R=summaries["mean"], epoch=summaries["epoch"].astype(str))
+    draw(frame, folder / "robustness.svg", x="epoch", y="R", panel="network", band=band, published="published_mean")
+    for figure, names in (
         ("4-and-6", ("mnist", "cifar10", "fusion_digit", "fusion_object")),
         ("5-and-7", ("cifar10_to_mnist", "mnist_to_cifar10")),
     ):
-        chosen = curves[curves["group"].isin(groups)]
+        chosen = curves[curves["group"].isin([labels[name] for name in names])]
         clean = chosen.groupby(["network", "group", "epoch"])["accuracy"].transform("first")
         panels = [
             chosen.assign(
@@ -413,28 +497,17 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
                 y=chosen[column],
                 low=chosen[column] - chosen[f"{column}_sd"],
                 high=chosen[column] + chosen[f"{column}_sd"],
-                chance=chosen["group"].map(chance) / (clean if kind == "normalised" else 1),
+                chance=1 / N_CLASSES / (clean if kind == "normalised" else 1),
             )
             for kind, column in (("normalised", "normalised"), ("unnormalised", "accuracy"))
         ]
         frame = pd.concat(panels).rename(columns={"y": "accuracy under FGSM", "accuracy": "mean"})
-        frame = frame.assign(group=frame["group"].map(labels), epsilon=frame["strength"] / 255)
-        draw_lines(
-            frame,
-            folder / f"curves-{figure}.svg",
-            x="epsilon",
-            y="accuracy under FGSM",
-            colour="group",
-            panel="panel",
-            band=("low", "high"),
-            chance="chance",
-            columns=4,
-        )
+        path, y = folder / f"curves-{figure}.svg", "accuracy under FGSM"
+        draw(frame, path, x="epsilon", y=y, panel="panel", band=band, chance="chance", columns=4)
     last = curves[(curves["network"] == networks["network"].iloc[0]) & (curves["epoch"] == curves["epoch"].max())]
-    areas = last[last["group"].isin(["mnist", "cifar10"])]
+    areas = last[last["group"].isin([labels["mnist"], labels["cifar10"]])]
     frame = pd.concat([areas.assign(panel=name, y=areas[name], floor=0.0) for name in ("accuracy", "normalised")])
-    frame = frame.assign(group=frame["group"].map(labels), epsilon=frame["strength"] / 255)
-    draw_lines(frame, folder / "areas.svg", x="epsilon", y="y", colour="group", panel="panel", band=("floor", "y"))
+    draw(frame, folder / "areas.svg", x="epsilon", y="y", panel="panel", band=("floor", "y"))
 
 
 def main() -> None:
@@ -452,7 +525,7 @@ def main() -> None:
     ours = compare(summaries)
     keys = ["first", "second", "network", "epoch"]
     ours = ours.merge(published[[*keys, "published_marker"]], on=keys, how="left").fillna({"published_marker": ""})
-    claims = [*judge_claims(summaries)]
+    claims = [*judge_claims(networks, curves, summaries)]
     for name, frame in (("claims", pd.DataFrame(claims)), ("comparisons", ours), ("robustness", summaries)):
         write_table(tables / f"{name}.csv", frame)
     write_table(tables / "published.csv", published)

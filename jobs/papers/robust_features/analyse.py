@@ -14,19 +14,19 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.stats import kendalltau
 
 from jobs.papers.figures import draw_lines
 from jobs.papers.networks import RunWeights, read_accuracies, read_outcomes, read_trained
 from jobs.papers.page import claims_table, fill, number, table, write_table
-from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, judge, mean_estimate, normal_estimate, sample_needed
+from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, judged_claim, mean_estimate, tau_estimate
 
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text())
@@ -45,6 +45,10 @@ NETWORKS = {
 }
 
 SPATIAL_ATTACKS = ("rot30", "grid135", "grid775")
+
+TRANSFER_NETWORK = "VGG-16"
+"""Network of another architecture than the one with which the robust images were made."""
+
 PUBLISHED_ITERATIONS = PUBLISHED["dynamics"]["iterations"]
 ITERATIONS_PER_EPOCH = 782
 
@@ -158,94 +162,107 @@ def trends(curves: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tau_estimate(x: ArrayLike, y: ArrayLike, n_comparisons: int = 1) -> Estimate:
-    """Return Kendall's tau with an interval from the standard error of independent rankings."""
-    values = np.asarray(y, np.float64)
-    n = len(values)
-    error = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1)))
-    return normal_estimate(float(kendalltau(np.asarray(x, np.float64), values).statistic), error, n, n_comparisons)
-
-
 def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
-    groups = dict([*curves.groupby(["run", "curve"], sort=False)])
-    attacks = [curve for run, curve in groups if run == "std" and curve in PUBLISHED["dynamics"]["runs"]["std"]]
-    linf = [curve for curve in attacks if "pgd_linf7" in curve]
-    spatial = [f"asr {key}" for key in SPATIAL_ATTACKS if ("std", f"asr {key}") in groups]
-    first_curve = next(iter(groups.values()))
-    data = f"{int(first_curve['n'].min())} training run(s), {len(first_curve)} snapshots"
-
-    def taus(run: str, names: Sequence[str], sign: int) -> list[Estimate]:
-        frames = [groups[run, name] for name in names if (run, name) in groups]
-        return [tau_estimate(rows["iteration"], sign * rows["mean"].to_numpy(), len(frames)) for rows in frames]
-
-    def describe(run: str, names: Sequence[str], estimates: Sequence[Estimate], sign: int) -> str:
-        texts = [
-            f"{name.removeprefix('asr ')} {sign * tau.value:+.2f}" for name, tau in zip(names, estimates, strict=True)
-        ]
-        values = [groups[run, name]["mean"] for name in names]
-        return (
-            f"tau: {', '.join(texts)}; success {100 * min(map(min, values)):.0f} to {100 * max(map(max, values)):.0f}%"
-        )
-
-    paper_taus = {
-        run: {curve: tau_estimate(PUBLISHED_ITERATIONS, values).value for curve, values in by_curve.items()}
+    """Judge trends of attack success over snapshots: against the iteration, and against clean accuracy."""
+    ours = {
+        str(run): rows.pivot_table(index="iteration", columns="curve", values="mean")
+        for run, rows in curves.groupby("run")
+    }
+    published = {
+        run: pd.DataFrame(by_curve, index=PUBLISHED_ITERATIONS) / 100
         for run, by_curve in PUBLISHED["dynamics"]["runs"].items()
     }
-    for run, names, sign, claim in (
-        ("std", linf, 1, "With std, the success of Linf PGD rises during training."),
-        ("std*", spatial, -1, "With std*, the success of spatial attacks falls during training."),
+    linf = [curve for curve in PUBLISHED["dynamics"]["runs"]["std"] if "pgd_linf7" in curve]
+    spatial = [f"asr {key}" for key in SPATIAL_ATTACKS]
+
+    def data(run: str) -> str:
+        return f"{int(curves['n'].min())} training run(s), {len(ours[run])} snapshots"
+
+    def taus(frames: dict[str, pd.DataFrame], run: str, names: Sequence[str], x: str) -> dict[str, Estimate]:
+        frame = frames[run].reset_index(names="iteration")
+        return {name.removeprefix("asr "): tau_estimate(frame[x], frame[name], len(names)) for name in names}
+
+    def describe(run: str, names: Sequence[str], estimates: Mapping[str, Estimate]) -> str:
+        values = 100 * ours[run][[*names]].to_numpy()
+        return f"{list_taus(estimates)}; success {values.min():.0f} to {values.max():.0f}%"
+
+    def list_taus(estimates: Mapping[str, Estimate]) -> str:
+        return "tau: " + ", ".join(f"{name} {tau.value:+.2f}" for name, tau in estimates.items())
+
+    for run, curves_of_claim, x, sign, claim in (
+        ("std", linf, "iteration", 1, "With std, the success of Linf PGD rises during training."),
+        ("std", linf, "clean", 1, "With std, the success of Linf PGD is higher at snapshots of higher clean accuracy."),
+        ("std*", spatial, "iteration", -1, "With std*, the success of spatial attacks falls during training."),
     ):
-        estimates = taus(run, names, sign)
-        verdict = judge(estimates)
-        published = "tau: " + ", ".join(f"{name.removeprefix('asr ')} {paper_taus[run][name]:+.2f}" for name in names)
-        needs = sample_needed(estimates, "snapshots") if verdict == UNDECIDED else ""
-        yield Claim(claim, "Figures 1, 2", published, describe(run, names, estimates, sign), data, verdict, needs)
-    estimates = taus("std", spatial, 1)
-    widest = max(max(abs(tau.low), abs(tau.high)) for tau in estimates)
+        names = [name for name in curves_of_claim if run in ours and name in ours[run]]
+        if names:
+            estimates = taus(ours, run, names, x)
+            yield judged_claim(
+                claim,
+                "Figures 1, 2",
+                list_taus(taus(published, run, names, x)),
+                describe(run, names, estimates),
+                data(run),
+                [tau if sign > 0 else tau.negated() for tau in estimates.values()],
+                "snapshots",
+            )
+    if "std" not in ours or not {*spatial} <= {*ours["std"]}:
+        return
+    estimates = taus(ours, "std", spatial, "iteration")
+    widest = max(max(abs(tau.low), abs(tau.high)) for tau in estimates.values())
     yield Claim(
         "With std, the success of spatial attacks stays about constant during training.",
         "Figure 1",
         "rot30 65 to 81%, grid135 81 to 91%, grid775 87 to 94%",
-        f"{describe('std', spatial, estimates, 1)}; trends up to ±{widest:.2f} cannot be excluded",
-        data,
+        f"{describe('std', spatial, estimates)}; trends up to ±{widest:.2f} cannot be excluded",
+        data("std"),
         UNDECIDED,
         "several training runs: one curve cannot rule out a relevant trend",
     )
-    highest = max(rows["mean"].max() for (_, curve), rows in groups.items() if curve == "clean")
+    highest = max(frame["clean"].max() for frame in ours.values())
     yield Claim(
         "The success of Linf PGD stays constant once clean accuracy is about 80%.",
         "Figure 2",
         "about 50, 85 and 100% at 0.5, 1 and 2/255",
         f"clean accuracy stays below {math.ceil(100 * highest)}%",
-        data,
+        data("std"),
         UNDECIDED,
         "training to a clean accuracy above 80%",
     )
 
 
 def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
+    estimates = {}
     for row in slopes.to_dict("records"):
-        is_clean = row["curve"] == "clean"
-        sign = -1 if is_clean else 1
         # Two seeds with equal slopes have no spread, so the spread over other seeds is unknown.
         known = row["high"] - row["low"] > 1e-9
-        bounds = sorted((sign * row["low"], sign * row["high"])) if known else [-math.inf, math.inf]
-        slope = Estimate(sign * row["slope"], bounds[0], bounds[1], int(row["n"]))
-        published = PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"])
-        published_slope = (
-            100 * np.polyfit(PUBLISHED["mixing"]["alphas"], np.array(published) / 100, 1)[0] if published else math.nan
-        )
-        verdict = judge([slope])
+        low, high = (row["low"], row["high"]) if known else (-math.inf, math.inf)
+        slope = estimates[row["network"], row["curve"]] = Estimate(row["slope"], low, high, int(row["n"]))
+        is_clean = row["curve"] == "clean"
+        published_slope = fit_published_slope(row["network"], row["curve"])
         interval = f"[{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]" if known else "[equal for all seeds]"
-        yield Claim(
+        yield judged_claim(
             f"{row['network']}, {row['curve']}: accuracy {'falls' if is_clean else 'rises'} with the fraction of "
             "robust images.",
             "Figure 3",
-            f"slope {published_slope:+.1f} points" if published else "not measured for this network",
+            "not measured for this network" if published_slope is None else f"slope {published_slope:+.1f} points",
             f"slope {100 * row['slope']:+.1f} points {interval}",
-            f"{int(row['n'])} seeds",
-            verdict,
-            (sample_needed([slope], "seeds") if known else "more seeds") if verdict == UNDECIDED else "",
+            f"{slope.n} seeds",
+            [slope.negated() if is_clean else slope],
+            "seeds",
+        )
+    transfers = {key: slope for key, slope in estimates.items() if key[0] == TRANSFER_NETWORK and key[1] != "clean"}
+    if transfers:
+        yield judged_claim(
+            "Robust images that were made with one network also make other networks robust.",
+            "Figure 3",
+            "made with ResNet-50; slopes of L2 PGD at 0.25: "
+            + ", ".join(f"{name} {fit_published_slope(name, 'pgd_l2:0.25'):+.1f}" for name in ("ResNet-18", "VGG-16")),
+            f"made with ResNet-18; slopes of {TRANSFER_NETWORK}: "
+            + ", ".join(f"{curve} {100 * slope.value:+.1f}" for (_, curve), slope in transfers.items()),
+            f"{min(slope.n for slope in transfers.values())} seeds",
+            [slope.joint(len(transfers)) for slope in transfers.values()],
+            "seeds",
         )
     yield Claim(
         "Replacing 10% of the robust images by natural ones raises clean accuracy by about four points.",
@@ -256,6 +273,12 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
         UNDECIDED,
         "networks trained with 90% robust images",
     )
+
+
+def fit_published_slope(network: str, curve: str) -> float | None:
+    """Return the slope of a published accuracy over alpha, in percentage points."""
+    values = PUBLISHED["mixing"]["networks"].get(network, {}).get(curve)
+    return float(np.polyfit(PUBLISHED["mixing"]["alphas"], values, 1)[0]) if values else None
 
 
 def select(candidates: pd.DataFrame, column: str, criterion: str) -> pd.DataFrame:
@@ -305,16 +328,9 @@ def claims_on_equivariance(candidates: pd.DataFrame) -> Iterator[Claim]:
     for claim, published, pairs, columns in comparisons:
         differences = np.array([best.loc[high, columns] - best.loc[low, columns] for high, low in pairs], np.float64)
         estimate = mean_estimate(differences.mean(axis=1))
-        verdict = judge([estimate])
-        yield Claim(
-            claim,
-            "Table 1",
-            published,
-            f"mean difference {estimate}; {(differences > 0).sum()} of {differences.size} comparisons agree",
-            f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds",
-            verdict,
-            sample_needed([estimate], "pairs of networks") if verdict == UNDECIDED else "",
-        )
+        ours = f"mean difference {estimate}; {(differences > 0).sum()} of {differences.size} comparisons agree"
+        data = f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds"
+        yield judged_claim(claim, "Table 1", published, ours, data, [estimate], "pairs of networks")
 
 
 # --- Page
@@ -374,65 +390,43 @@ def effect_of_selection(candidates: pd.DataFrame) -> str:
     )
 
 
+def published_points() -> Iterator[pd.DataFrame]:
+    """Yield the published percentages (`published`) of dynamics, mixing and equivariance, with the columns of ours."""
+    dynamics, mixing, equivariance = (PUBLISHED[name] for name in ("dynamics", "mixing", "equivariance"))
+    for curves_by_name, positions, names in (
+        (dynamics["runs"], PUBLISHED_ITERATIONS, ("run", "curve", "position")),
+        (mixing["networks"], mixing["alphas"], ("network", "curve", "alpha")),
+        (equivariance["best"], equivariance["settings"], ("network", "attack", "setting")),
+    ):
+        rows = [
+            (name, curve, position, value)
+            for name, curves in curves_by_name.items()
+            for curve, values in curves.items()
+            for position, value in zip(positions, values, strict=True)
+        ]
+        yield pd.DataFrame(rows, columns=[*names, "published"])
+
+
 def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, candidates: pd.DataFrame) -> None:
-    longest = dynamics.groupby("run")["iteration"].transform("max")
-    fraction = dynamics["iteration"] / longest
-    curves = dynamics.assign(**{"fraction of training": fraction, "percent": 100 * dynamics["mean"]})
-    published_curves = [
-        PUBLISHED["dynamics"]["runs"].get(row["run"], {}).get(row["curve"], {}) for row in curves.to_dict("records")
-    ]
-    positions = [round(value * PUBLISHED_ITERATIONS[-1]) for value in fraction]
-    curves["published"] = [
-        values[PUBLISHED_ITERATIONS.index(position)] if values and position in PUBLISHED_ITERATIONS else math.nan
-        for values, position in zip(published_curves, positions, strict=True)
-    ]
-    draw_lines(
-        curves,
-        folder / "dynamics.svg",
-        x="fraction of training",
-        y="percent",
-        colour="run",
-        panel="curve",
-        published="published",
-    )
-    alphas = PUBLISHED["mixing"]["alphas"]
-    frame = mixing.assign(percent=100 * mixing["mean"], low=100 * mixing["min"], high=100 * mixing["max"])
-    frame["published"] = [
-        dict(
-            zip(alphas, PUBLISHED["mixing"]["networks"].get(row["network"], {}).get(row["curve"], ()), strict=False)
-        ).get(row["alpha"], math.nan)
-        for row in frame.to_dict("records")
-    ]
-    draw_lines(
-        frame,
-        folder / "mixing.svg",
-        x="alpha",
-        y="percent",
-        colour="network",
-        panel="curve",
-        band=("low", "high"),
-        published="published",
-        columns=4,
-    )
+    fraction = dynamics["iteration"] / dynamics.groupby("run")["iteration"].transform("max")
     best = best_by_network(candidates, "mean").reset_index()
-    best = best.assign(**{"training set": best["setting"], "percent": 100 * best["mean"]})
-    best["low"], best["high"] = 100 * best["min"], 100 * best["max"]
-    order = PUBLISHED["equivariance"]["settings"]
-    published = PUBLISHED["equivariance"]["best"]
-    best["published"] = [
-        published.get(row["network"], {}).get(row["attack"], [math.nan] * 4)[order.index(row["setting"])]
-        for row in best.to_dict("records")
-    ]
-    draw_lines(
+    ours = (
+        dynamics.assign(fraction=fraction, position=round(fraction * PUBLISHED_ITERATIONS[-1]).astype(int)),
+        mixing,
         best,
-        folder / "equivariance.svg",
-        x="training set",
-        y="percent",
-        colour="network",
-        panel="attack",
-        band=("low", "high"),
-        published="published",
     )
+    curves, fractions, settings = (
+        frame.merge(published, how="left").assign(
+            percent=100 * frame["mean"], low=100 * frame["min"], high=100 * frame["max"]
+        )
+        for frame, published in zip(ours, published_points(), strict=True)
+    )
+    curves = curves.rename(columns={"fraction": "fraction of training"})
+    settings = settings.rename(columns={"setting": "training set"})
+    draw, band = partial(draw_lines, y="percent", published="published"), ("low", "high")
+    draw(curves, folder / "dynamics.svg", x="fraction of training", colour="run", panel="curve")
+    draw(fractions, folder / "mixing.svg", x="alpha", colour="network", panel="curve", band=band, columns=4)
+    draw(settings, folder / "equivariance.svg", x="training set", colour="network", panel="attack", band=band)
 
 
 def main() -> None:
