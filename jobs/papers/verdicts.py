@@ -41,25 +41,30 @@ class Claim(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An estimate with its interval, from `n` samples (cells, images or seeds) in each of `groups` groups."""
+    """An estimate with its interval, from `n` samples (cells, images or seeds) in each of `groups` groups.
+
+    `n_comparisons` is the number of estimates whose intervals have the joint coverage `COVERAGE`.
+    """
 
     value: float
     low: float
     high: float
     n: int
     groups: int = 1
+    n_comparisons: int = 1
 
     def __str__(self) -> str:
         return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
-    def negated(self) -> "Estimate":
-        return Estimate(-self.value, -self.high, -self.low, self.n, self.groups)
+    def __neg__(self) -> "Estimate":
+        return self._replace(value=-self.value, low=-self.high, high=-self.low)
 
     def joint(self, n_comparisons: int) -> "Estimate":
-        """Return the estimate with Student's interval widened to joint coverage."""
-        factor = _quantile(self.n, self.groups, n_comparisons) / _quantile(self.n, self.groups)
+        """Return an estimate of a mean over one group with Student's interval for joint coverage."""
+        factor = _quantile(self.n, 1, n_comparisons) / _quantile(self.n, 1, self.n_comparisons)
         half_width = factor * (self.high - self.low) / 2
-        return Estimate(self.value, self.value - half_width, self.value + half_width, self.n, self.groups)
+        low, high = self.value - half_width, self.value + half_width
+        return self._replace(low=low, high=high, n_comparisons=n_comparisons)
 
 
 def judge(estimates: Iterable[Estimate]) -> str:
@@ -82,10 +87,11 @@ def required_sample_size(estimate: Estimate) -> float:
     half_width = (estimate.high - estimate.low) / 2
     if not half_width < math.inf or estimate.value == 0:
         return math.inf
-    # The interval is ± quantile × spread / sqrt(n); `spread` includes the wider quantile of joint intervals.
-    spread = half_width * math.sqrt(estimate.n) / _quantile(estimate.n, estimate.groups)
-    n = max(2, math.ceil((_quantile(10**9, 1) * spread / estimate.value) ** 2))
-    while _quantile(n, estimate.groups) * spread / math.sqrt(n) >= abs(estimate.value):
+    # The interval is ± quantile × spread / sqrt(n).
+    groups, n_comparisons = estimate.groups, estimate.n_comparisons
+    spread = half_width * math.sqrt(estimate.n) / _quantile(estimate.n, groups, n_comparisons)
+    n = max(2, math.ceil((_quantile(10**9, 1, n_comparisons) * spread / estimate.value) ** 2))
+    while _quantile(n, groups, n_comparisons) * spread / math.sqrt(n) >= abs(estimate.value):
         n += 1
     return max(n, estimate.n)
 
@@ -98,7 +104,7 @@ def sample_needed(estimates: Iterable[Estimate], noun: str, available: float = m
     return f"about {n:,.0f} {noun}" if n < math.inf else f"more {noun}"
 
 
-def judged_claim(
+def decide(
     claim: str,
     place: str,
     published: str,
@@ -123,19 +129,19 @@ def mean_estimate(values: ArrayLike, n_comparisons: int = 1) -> Estimate:
     sample = np.asarray(values, np.float64)
     mean, n = float(sample.mean()), len(sample)
     half_width = _quantile(n, 1, n_comparisons) * sample.std(ddof=1) / math.sqrt(n) if n > 1 else math.nan
-    return Estimate(mean, mean - half_width, mean + half_width, n)
+    return Estimate(mean, mean - half_width, mean + half_width, n, 1, n_comparisons)
 
 
 def normal_estimate(value: float, error: float, n: int, n_comparisons: int = 1) -> Estimate:
     """Return an estimate with the interval of a normal distribution, from its standard error."""
     half_width = _quantile(10**9, 1, n_comparisons) * error
-    return Estimate(value, value - half_width, value + half_width, n)
+    return Estimate(value, value - half_width, value + half_width, n, 1, n_comparisons)
 
 
 def tau_estimate(x: ArrayLike, y: ArrayLike, n_comparisons: int = 1) -> Estimate:
     """Return Kendall's tau with an interval from the standard error of independent rankings.
 
-    This error is larger than that of correlated rankings.
+    This error is usually larger than that of correlated rankings.
     """
     first, second = (np.asarray(values, np.float64) for values in (x, y))
     n = len(first)
@@ -147,7 +153,7 @@ def bootstrap_estimate(value: float, replicates: ArrayLike, n: int, n_comparison
     """Return an estimate with the percentile interval of its bootstrap replicates (NaN is left out)."""
     tail = (1 - COVERAGE) / 2 / n_comparisons
     low, high = np.nanquantile(np.asarray(replicates, np.float64), [tail, 1 - tail])
-    return Estimate(value, float(low), float(high), n)
+    return Estimate(value, float(low), float(high), n, 1, n_comparisons)
 
 
 def bootstrap_difference(
@@ -180,7 +186,7 @@ def welch_estimate(
     degrees = variances.sum() ** 2 / np.sum(variances**2 / (sizes - 1))
     half_width = stats.t.ppf(1 - (1 - COVERAGE) / 2 / n_comparisons, degrees) * math.sqrt(variances.sum())
     value = float(factors @ np.asarray(mean, np.float64))
-    return Estimate(value, value - half_width, value + half_width, int(sizes.min()), groups=len(sizes))
+    return Estimate(value, value - half_width, value + half_width, int(sizes.min()), len(sizes), n_comparisons)
 
 
 def _quantile(n: float, groups: int, n_comparisons: int = 1) -> float:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from robust201.core.errors import ConfigError, RobustWarning
+from robust201.core.errors import ConfigError, ResultsError, RobustWarning
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.export import export_dataset
 from robust201.dataset.reader import Dataset
@@ -15,6 +16,7 @@ from robust201.dataset.shard_rows import KeyRows
 from robust201.dataset.stored_outcomes import read_outcomes
 from robust201.dataset.verify_results import check_clean_accuracy
 from robust201.sampling import ChosenImages, choose_images, estimate
+from robust201.sweep.facts import assumed_facts
 from robust201.sweep.filters import EVERYTHING
 from robust201.sweep.loading import parse_config
 from robust201.sweep.plan import open_results
@@ -76,6 +78,15 @@ def test_estimates_and_their_intervals_are_near_the_accuracies_on_all_images(fol
     assert table["standard_error"].gt(0).tolist() == [False] * 2 + [True] * 4
     assert (np.abs(table["accuracy"] - expected) <= 4 * table["standard_error"] + 1e-12).all()
     assert ((table["low"] <= table["accuracy"]) & (table["accuracy"] <= table["high"])).all()
+
+
+def test_exported_pilot_gives_the_same_choice_and_estimates(folders, chosen, tmp_path):
+    pilot, _, results = folders
+    export_dataset(*open_results(pilot), tmp_path / "out", formats=("parquet",), outcomes="bits")
+    assert choose_images(tmp_path / "out", "digits", "pgd", N_CHOSEN, seed=1) == chosen
+    pd.testing.assert_frame_equal(estimate(chosen, tmp_path / "out", results), estimate(chosen, pilot, results))
+    with pytest.raises(ResultsError):
+        choose_images(tmp_path / "out", "digits", "jacobian", N_CHOSEN)
 
 
 def test_estimate_rejects_different_images_and_parameters(folders, chosen, tmp_path, tiny_weights):
@@ -177,6 +188,7 @@ def test_plan_with_chosen_images_does_not_depend_on_the_home_folder(tmp_path, mo
     (tmp_path / "chosen.json").write_text(json.dumps({"images": [0, 3]}))
     fields = tiny_sweep_fields(tmp_path, tiny_weights, keys={"pgd": {"images": {"file": "~/chosen.json"}}})
     config = parse_config(fields, "test")
+    assert assumed_facts(config).datasets["digits"].images_of("pgd").n_images == 2
     save_plan(config, EVERYTHING)
     monkeypatch.setenv("HOME", "/elsewhere")
     assert open_results(config.results)[0].keys[0].n_images == 2

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from jobs.papers.controls import networks, prepare
+from jobs.papers.controls import analyse, networks, prepare
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
@@ -101,3 +101,12 @@ def test_lenet_uses_only_first_channel():
     (gradient,) = torch.autograd.grad(logits.logsumexp(1).sum(), images)
     assert gradient[:, 0].abs().amax((1, 2)).min() > 0
     assert not gradient[:, 1:].any()
+
+
+def test_engines_and_direct_calls_are_compared_image_by_image():
+    fused, by_hand = np.arange(20) < 10, np.arange(20) < 2
+    rows = [("keras-cnn", "pgd", "fused", 2.0, fused), ("keras-cnn", "pgd", analyse.BY_HAND, np.nan, by_hand)]
+    text, p_values = analyse.compare_methods([*rows, ("lenet-plain", "clean", "fused", 0.0, fused)])
+    assert p_values == [2 * 0.5**8]  # eight images are correct in one row only
+    assert "| keras-cnn | `pgd` | 2 | 20 | 0.500 | – | 0.100 | – | 0.0078 |" in text
+    assert text.index("lenet-plain") < text.index("keras-cnn")

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from jobs.papers.controls.networks import SWEEPS
 from jobs.papers.page import number, p_value, table
 from robust201 import Dataset
 from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 
-SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "resnet18": ("resnet18",)}
 ENGINES = ("fused", "reference")
 BY_HAND = "by hand"
 SORT_TEXTS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
@@ -57,15 +57,16 @@ def read_export(path: Path, method: str) -> list[Row]:
     """Read the outcomes in an export; return an empty list if there is none."""
     if not path.exists():
         return []
-    reader = Dataset(path)
-    return [
-        (str(network), key, method, strength, correct)
-        for dataset in reader.data
-        for key in reader.keys_all
-        for strength in reader.strengths(dataset, key)
-        for outcomes in [reader.outcomes(dataset, key, strength)]
-        for network, correct in zip(outcomes.architectures, outcomes.correct, strict=True)
-    ]
+    reader, rows = Dataset(path), []
+    (dataset,) = reader.data
+    for key in reader.keys_all:
+        (strength,) = reader.strengths(dataset, key)
+        outcomes = reader.outcomes(dataset, key, strength)
+        rows += [
+            (str(network), key, method, strength, correct)
+            for network, correct in zip(outcomes.architectures, outcomes.correct, strict=True)
+        ]
+    return rows
 
 
 def read_direct_calls(folder: Path, network: str) -> list[Row]:
@@ -80,7 +81,8 @@ def compare_methods(rows: list[Row]) -> tuple[str, list[float]]:
     frame = pd.DataFrame(rows, columns=["network", "key", "method", "strength", "correct"])
     lines, p_values = [], []
     groups = dict([*frame.groupby(["network", "key"])])
-    for network, key in sorted(groups, key=lambda pair: (pair[0], SORT_TEXTS.get(pair[1], pair[1]))):
+    networks = [network for names in SWEEPS.values() for network in names]
+    for network, key in sorted(groups, key=lambda pair: (networks.index(pair[0]), SORT_TEXTS.get(pair[1], pair[1]))):
         group = groups[network, key]
         correct: dict[str, Any] = dict(zip(group["method"], group["correct"], strict=True))
         tests = []

@@ -1,16 +1,15 @@
 """Attack a control network with Foolbox and AutoAttack, without robust201 (jobs/papers/controls/README.md).
 
-    python -m jobs.papers.controls.by_hand jobs/papers/controls/mnist.yaml lenet-robust \
-        --images runs/controls/mnist/test.npz --rows runs/controls/mnist-fused-dataset/images
+    python -m jobs.papers.controls.by_hand NETWORK
 
-Keys and their parameters come from the YAML. --rows is the table of images that `robust201 export --outcomes` wrote.
-LeNets get grey images (B, 1, 28, 28), as in their authors' code. OUT/NAME.json has, for each key, which images are
-classified correctly. The file is written after each key, so an interrupted run can be resumed.
+Keys and their parameters come from the network's YAML, and the images from the export of its sweep with the fused
+engine. LeNets get grey images (B, 1, 28, 28), as in their authors' code. runs/controls/by-hand/NETWORK.json has, for
+each key, which images are classified correctly. It is written after each key, so an interrupted run can be resumed.
 """
 
-import argparse
 import json
 import os
+import sys
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -26,8 +25,9 @@ import yaml
 from pyautoattack import AutoAttack
 from safetensors.torch import load_file
 
-from jobs.papers.controls.networks import build
+from jobs.papers.controls.networks import SWEEPS, build
 
+RUNS = Path("runs/controls")
 BATCH = 250
 
 
@@ -84,45 +84,34 @@ def classify(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
         return torch.cat([model(batch).argmax(dim=1) for batch in torch.split(images, BATCH)])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweep", type=Path, help="YAML of the sweep")
-    parser.add_argument("network", help="name of an architecture in the sweep")
-    parser.add_argument("--images", type=Path, required=True, help="test.npz from prepare.py")
-    parser.add_argument(
-        "--rows", type=Path, required=True, help="folder `images` of the export, which lists the images"
-    )
-    parser.add_argument("--weights", type=Path, default=Path("runs/controls/weights"))
-    parser.add_argument("--out", type=Path, default=Path("runs/controls/by-hand"))
-    parser.add_argument("--keys", help="keys, separated by commas (default: all keys of the sweep)")
-    options = parser.parse_args()
-
+def main(network: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = build(options.network, 10)
-    model.load_state_dict(load_file(options.weights / f"{options.network}.safetensors"))
+    (sweep,) = [name for name, networks in SWEEPS.items() if network in networks]
+    model = build(network, 10)
+    model.load_state_dict(load_file(RUNS / f"weights/{network}.safetensors"))
     model.eval().requires_grad_(requires_grad=False)
 
-    image_rows = pd.read_parquet(options.rows).sort_values("position")["row"].to_numpy()
-    with np.load(options.images) as arrays:
+    image_rows = pd.read_parquet(RUNS / f"{sweep}-fused-dataset/images").sort_values("position")["row"].to_numpy()
+    with np.load(RUNS / ("mnist" if sweep == "mnist" else "cifar10") / "test.npz") as arrays:
         pixels, classes = arrays["images"][image_rows], arrays["labels"][image_rows]
-    if options.network.startswith("lenet"):
+    if sweep == "mnist":
         pixels = pixels[:, :1]
     images, labels = torch.from_numpy(pixels).float() / 255, torch.from_numpy(classes).long()
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    output_path = options.out / f"{options.network}.json"
+    output_path = RUNS / f"by-hand/{network}.json"
+    output_path.parent.mkdir(parents=True, exist_ok=True)
     result_by_key = json.loads(output_path.read_text()) if output_path.exists() else {}
-    for key, parameters in yaml.safe_load(options.sweep.read_text())["keys"].items():
-        if key in result_by_key or (options.keys and key not in options.keys.split(",")):
+    for key, parameters in yaml.safe_load(Path(f"jobs/papers/controls/{sweep}.yaml").read_text())["keys"].items():
+        if key in result_by_key:
             continue
         start = time.process_time()
         adversarial = perturb(key, parameters, model, images, labels)
         is_correct = classify(model, adversarial) == labels
         result_by_key[key] = {"correct": is_correct.int().tolist(), "seconds": round(time.process_time() - start, 1)}
         output_path.write_text(json.dumps(result_by_key))
-        print(options.network, key, f"{is_correct.float().mean():.3f}", flush=True)
+        print(network, key, f"{is_correct.float().mean():.3f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

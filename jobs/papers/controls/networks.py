@@ -59,6 +59,9 @@ class KerasCNN(nn.Module):
         return features
 
 
+SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "resnet18": ("resnet18",)}
+"""The networks by sweep: `jobs/papers/controls/SWEEP.yaml`."""
+
 NETWORKS: dict[str, type[nn.Module]] = {
     "lenet-plain": LeNet5,
     "lenet-robust": LeNet5,

@@ -1,18 +1,16 @@
-"""Write the weights and images of the control networks into a folder, by default runs/controls (README.md).
+"""Write the weights and images of the control networks into runs/controls (README.md).
 
-    pip download --no-deps --no-binary advertorch advertorch==0.2.3 cifar-10-model==7.4.0 -d FOLDER
-    export ROBUST201_CONTROLS=FOLDER       # contains the two packages
-    export ROBUST201_DATA=DATA             # contains cifar10/ in an official format, and mnist/ as unpacked IDX files
-    python jobs/papers/controls/prepare.py
+    pip download --no-deps --no-binary advertorch advertorch==0.2.3 cifar-10-model==7.4.0 -d PACKAGES
+    python -m jobs.papers.controls.prepare PACKAGES DATA
 
-The output is `weights/NAME.safetensors` with state_dicts for `networks.py`, and the test images in `mnist/test.npz` and
-`cifar10/test.npz`. The weights of resnet18 are part of the installed pyautoattack. Keras's file is read with h5py
-(`pip install h5py`), without TensorFlow. No code in the packages is executed.
+DATA contains cifar10/ and mnist/ with the official files. The output is `weights/NAME.safetensors` with state_dicts for
+`networks.py`, and the test images in `mnist/test.npz` and `cifar10/test.npz`. The weights of resnet18 are part of the
+installed pyautoattack. Keras's file is read with h5py (`pip install h5py`), without TensorFlow. No code in the packages
+is executed.
 """
 
-import argparse
 import io
-import os
+import sys
 import tarfile
 import zipfile
 from importlib.resources import files
@@ -24,6 +22,7 @@ from safetensors.torch import save_file
 
 from robust201.images import load_images
 
+RUNS = Path("runs/controls")
 LENETS = {
     "lenet-plain": "advertorch_examples/trained_models/mnist_lenet5_clntrained.pt",
     "lenet-robust": "advertorch_examples/trained_models/mnist_lenet5_advtrained.pt",
@@ -94,30 +93,20 @@ def convert_keras(content: bytes) -> StateDict:
     return state
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--packages", type=Path, default=os.environ.get("ROBUST201_CONTROLS"), help="folder of packages"
-    )
-    parser.add_argument("--data", type=Path, default=os.environ.get("ROBUST201_DATA"), help="folder of images")
-    parser.add_argument("--out", type=Path, default=Path("runs/controls"))
-    options = parser.parse_args()
-    if options.packages is None or options.data is None:
-        parser.error("set ROBUST201_CONTROLS and ROBUST201_DATA to the folders, or use --packages and --data")
-
-    weights = {name: read_lenet(options.packages, name) for name in LENETS}
-    weights |= {"keras-cnn": read_keras(options.packages), "resnet18": read_resnet18()}
-    (options.out / "weights").mkdir(parents=True, exist_ok=True)
+def main(packages: Path, data: Path) -> None:
+    weights = {name: read_lenet(packages, name) for name in LENETS}
+    weights |= {"keras-cnn": read_keras(packages), "resnet18": read_resnet18()}
+    (RUNS / "weights").mkdir(parents=True, exist_ok=True)
     for name, state in weights.items():
-        save_file(state, options.out / "weights" / f"{name}.safetensors")
+        save_file(state, RUNS / "weights" / f"{name}.safetensors")
 
     for dataset, folder in (("mnist-28", "mnist"), ("cifar10", "cifar10")):
-        images = load_images(dataset, path=options.data / folder)
-        (options.out / folder).mkdir(exist_ok=True)
+        images = load_images(dataset, path=data / folder)
+        (RUNS / folder).mkdir(exist_ok=True)
         n_copies = 3 // images.images.shape[1]  # grey images get three equal channels
-        np.savez(options.out / folder / "test.npz", images=images.images.repeat(n_copies, axis=1), labels=images.labels)
-        print(f"{options.out / folder}/test.npz: {len(images.labels):,} images")
+        np.savez(RUNS / folder / "test.npz", images=images.images.repeat(n_copies, axis=1), labels=images.labels)
+        print(f"{RUNS / folder}/test.npz: {len(images.labels):,} images")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

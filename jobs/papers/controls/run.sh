@@ -6,7 +6,7 @@
 #   pip download --no-deps --no-binary advertorch advertorch==0.2.3 cifar-10-model==7.4.0 -d packages
 # ROBUST201_CONTROLS names the folder packages; ROBUST201_DATA a folder with the official files, unpacked, in cifar10/ and mnist/.
 set -eu
-python jobs/papers/controls/prepare.py   # weights and images in runs/controls
+python -m jobs.papers.controls.prepare "$ROBUST201_CONTROLS" "$ROBUST201_DATA"   # weights and images in runs/controls
 
 for name in mnist keras resnet18; do
   sed s/fused/reference/ jobs/papers/controls/$name.yaml > runs/controls/$name-reference.yaml
@@ -17,14 +17,9 @@ for name in mnist keras resnet18; do
   done
 done
 
-for network in lenet-plain lenet-robust; do
-  python -m jobs.papers.controls.by_hand jobs/papers/controls/mnist.yaml $network \
-    --images runs/controls/mnist/test.npz --rows runs/controls/mnist-fused-dataset/images
+for network in lenet-plain lenet-robust keras-cnn resnet18; do
+  python -m jobs.papers.controls.by_hand $network
 done
-python -m jobs.papers.controls.by_hand jobs/papers/controls/keras.yaml keras-cnn \
-  --images runs/controls/cifar10/test.npz --rows runs/controls/keras-fused-dataset/images
-python -m jobs.papers.controls.by_hand jobs/papers/controls/resnet18.yaml resnet18 \
-  --images runs/controls/cifar10/test.npz --rows runs/controls/resnet18-fused-dataset/images
 
 robust201 run jobs/papers/controls/published.yaml --allow-code
 robust201 export runs/controls/published --parquet --outcomes bits --out runs/controls/published-dataset

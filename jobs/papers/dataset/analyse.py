@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jobs.papers.dataset.distributions import MIN_CELLS, MIN_DISTINCT, claims_about_distributions
+from jobs.papers.dataset.distributions import MIN_CELLS, MIN_DISTINCT, WEAK_TAU, cell_claim, claims_about_distributions
 from jobs.papers.dataset.results import (
     ATTACKS,
     CLEAN,
@@ -38,7 +38,6 @@ from jobs.papers.verdicts import (
     Estimate,
     bootstrap_difference,
     judge,
-    judged_claim,
     mean_estimate,
     normal_estimate,
     sample_needed,
@@ -49,9 +48,6 @@ CLEAR_DIFFERENCE = 0.01
 """Smallest tested difference between published medians, which were read from box plots, ± 0.004."""
 
 SMALL_EPSILONS = (0.1, 0.5, 1.0)
-WEAK_TAU = 0.2
-"""If the interval of a rank correlation lies between -0.2 and 0.2, the measure does not "correlate well"."""
-
 N_TOP, ALMOST_NONE = 20, 2
 """The paper's claims concern the 20 best cells; at most two of them count as "almost none"."""
 
@@ -114,16 +110,9 @@ def claim_order_of_attacks(results: Results) -> Claim:
     others = [f"{name} ({verdict}: {estimates[name]})" for name, verdict in verdicts.items() if verdict != HOLDS]
     ours = f"{n_holding} of these pairs have this order" + (f"; others: {', '.join(others)}" if others else "")
     omission_note = "" if results.has_full_square else " (pairs with Square are left out: it made fewer queries)"
-    return judged_claim(
-        "At each epsilon, the median accuracies under the attacks have the published order.",
-        "Figure 2",
-        f"{len(pairs)} pairs of attacks differ by more than {CLEAR_DIFFERENCE:g}{omission_note}",
-        ours,
-        results.data,
-        estimates.values(),
-        "cells",
-        len(results.cells),
-    )
+    claim = "At each epsilon, the median accuracies under the attacks have the published order."
+    published = f"{len(pairs)} pairs of attacks differ by more than {CLEAR_DIFFERENCE:g}{omission_note}"
+    return cell_claim(results, claim, "Figure 2", ours, estimates.values(), published)
 
 
 def claim_pgd_against_apgd(results: Results) -> Claim:
@@ -137,7 +126,7 @@ def claim_pgd_against_apgd(results: Results) -> Claim:
     difference = mean_estimate((accuracies[columns[0]] - accuracies[columns[1]]).to_numpy())
     ours = ", ".join(f"{ATTACKS[column[0]]} {accuracies[column].median():.3f}" for column in columns)
     ours += f"; mean difference {difference}"
-    return judged_claim(claim, "Figure 2", published, ours, results.data, [difference], "cells", len(results.cells))
+    return cell_claim(results, claim, "Figure 2", ours, [difference], published)
 
 
 def same_size_accuracies(results: Results) -> "pd.Series[float]":
@@ -314,10 +303,10 @@ def claim_jacobian(results: Results) -> Claim:
     }
     if len(known) < len(SMALL_EPSILONS):
         return Claim(
-            claim, "Figure 6", "", "too few results", results.data, UNDECIDED, "PGD and Jacobians of eight cells"
+            claim, "Figure 6", "", "too few results", results.data, UNDECIDED, f"PGD and Jacobians of {MIN_CELLS} cells"
         )
     sign = math.copysign(1, known[1.0].value)
-    same_sign = [tau if sign > 0 else tau.negated() for tau in known.values()]
+    same_sign = [tau if sign > 0 else -tau for tau in known.values()]
     is_weak = any(tau.low > -WEAK_TAU and tau.high < WEAK_TAU for tau in known.values())
     verdict = FAILS if is_weak else judge(same_sign)
     return Claim(

@@ -14,20 +14,22 @@ from jobs.papers.verdicts import (
     Estimate,
     bootstrap_difference,
     bootstrap_estimate,
-    judged_claim,
+    decide,
     mean_estimate,
 )
 
-N_REPLICATES = 500
+N_SAMPLES = 500
+"""Number of bootstrap samples of `bootstrap`, whose statistics take long."""
+
 MAX_CELLS = 300
-"""Estimates with bootstrap intervals are computed on at most this number of cells, drawn at random (seed 0)."""
+"""`bootstrap` computes statistics on at most this number of cells, drawn at random (seed 0)."""
 
 MIN_DISTINCT = 10
-"""Minimum number of distinct accuracies among the cells; columns with fewer are not used in rank correlations."""
+"""Minimum number of distinct accuracies for a rank correlation."""
 
 MIN_CELLS = 8
 
-MAX_UNCORRELATED_TAU = 0.2
+WEAK_TAU = 0.2
 """Rank correlations between -0.2 and 0.2 count as no correlation."""
 
 LARGEST_EPSILON = 8.0
@@ -37,7 +39,7 @@ SEVERITY = 3.0
 """Severity of the paper's figure 5."""
 
 UPPER_QUANTILE = 0.9
-"""Quantile over cells that stands for the maximum, whose bootstrap intervals would not have their coverage."""
+"""Quantile over cells that replaces the maximum, whose bootstrap intervals have the wrong coverage."""
 
 
 def claims_about_distributions(results: Results) -> Iterator[Claim]:
@@ -74,13 +76,15 @@ def bootstrap(
     """Return a statistic, a function of (values, weights of the cells), with an interval over cells."""
     values = accuracies.dropna().sample(frac=1, random_state=0).iloc[:MAX_CELLS].to_numpy(np.float64)
     n = len(values)
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), N_REPLICATES).astype(np.float64)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), N_SAMPLES).astype(np.float64)
     replicates = [statistic(values, weights) for weights in counts]
     return bootstrap_estimate(statistic(values, np.ones(n)), replicates, n)
 
 
-def make_claim(results: Results, claim: str, place: str, ours: str, estimates: Iterable[Estimate]) -> Claim:
-    return judged_claim(claim, place, "", ours, results.data, estimates, "cells", len(results.cells))
+def cell_claim(
+    results: Results, claim: str, place: str, ours: str, estimates: Iterable[Estimate], published: str = ""
+) -> Claim:
+    return decide(claim, place, published, ours, results.data, estimates, "cells", len(results.cells))
 
 
 def too_few_results(results: Results, claim: str, place: str) -> Claim:
@@ -97,12 +101,12 @@ def claims_about_gaps(results: Results) -> Iterator[Claim]:
     by_severity = [[column for column in results.corruption_columns if column[1] == severity] for severity in (5, 1)]
     for claim, place, pairs in (
         (
-            "The gap between mean and maximum accuracy over cells is larger at 1/255 than on clean images.",
+            "The gap between mean and maximum (here: 90% quantile) of cells is larger at 1/255 than on clean images.",
             "Figure 2",
             {ATTACKS[key]: [[(key, 1.0)], [CLEAN]] for key in results.attacks},
         ),
         (
-            "The gap between mean and maximum accuracy over cells is larger at severity 5 than at severity 1.",
+            "The gap between mean and maximum (here: 90% quantile) of cells is larger at severity 5 than at 1.",
             "Figure 4",
             {"mean over corruptions": by_severity},
         ),
@@ -118,10 +122,10 @@ def claims_about_gaps(results: Results) -> Iterator[Claim]:
         estimates = {name: bootstrap_difference(frame, upper_gap, len(frames)) for name, frame in frames.items()}
         gaps = {name: (frame.max() - frame.mean()).tolist() for name, frame in frames.items()}
         ours = "; ".join(
-            f"{name}: {gaps[name][0]:.3f} against {gaps[name][1]:.3f}; 90% quantile for the maximum: {estimate}"
+            f"{name}: {gaps[name][0]:.3f} against {gaps[name][1]:.3f}, with the 90% quantile a difference of {estimate}"
             for name, estimate in estimates.items()
         )
-        yield make_claim(results, claim, place, ours, estimates.values())
+        yield cell_claim(results, claim, place, ours, estimates.values())
 
 
 def claim_within_and_between_attacks(results: Results) -> Claim:
@@ -160,7 +164,7 @@ def claim_within_and_between_attacks(results: Results) -> Claim:
         f"mean Kendall's tau {mean_tau(tau, within):.2f} over {len(within)} pairs under one attack, "
         f"{mean_tau(tau, between):.2f} over {len(between)} pairs under two; difference {estimate}"
     )
-    return make_claim(results, claim, place, ours, [estimate])
+    return cell_claim(results, claim, place, ours, [estimate])
 
 
 def claim_uncorrelated_corruptions(results: Results) -> Claim:
@@ -172,15 +176,15 @@ def claim_uncorrelated_corruptions(results: Results) -> Claim:
 
     def excess_fraction(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
         tau = rank_correlations(values, weights)[np.triu_indices(len(columns), 1)]
-        return float(np.mean(np.abs(tau) < MAX_UNCORRELATED_TAU)) - 0.5
+        return float(np.mean(np.abs(tau) < WEAK_TAU)) - 0.5
 
     estimate = bootstrap(results.accuracies[columns], excess_fraction)
     n_pairs = len(columns) * (len(columns) - 1) // 2
     ours = (
-        f"Kendall's tau is between -{MAX_UNCORRELATED_TAU:g} and {MAX_UNCORRELATED_TAU:g} for "
+        f"Kendall's tau is between -{WEAK_TAU:g} and {WEAK_TAU:g} for "
         f"{estimate.value + 0.5:.0%} of {n_pairs} pairs at severity {SEVERITY:g}; fraction minus 0.5: {estimate}"
     )
-    return make_claim(results, claim, place, ours, [estimate])
+    return cell_claim(results, claim, place, ours, [estimate])
 
 
 def claim_kernel_parameters(results: Results) -> Claim:
@@ -193,7 +197,7 @@ def claim_kernel_parameters(results: Results) -> Claim:
     frame = pd.DataFrame({"size": sizes, "accuracy": accuracies.to_numpy()})
     estimate = bootstrap(frame, lambda values, weights: float(rank_correlations(values, weights)[0, 1]))
     ours = f"Kendall's tau with mean adversarial accuracy {estimate}"
-    return make_claim(results, claim, place, ours, [estimate])
+    return cell_claim(results, claim, place, ours, [estimate])
 
 
 def claim_linearity(results: Results) -> Claim:
@@ -220,7 +224,7 @@ def claim_linearity(results: Results) -> Claim:
     estimate = bootstrap(frame, lambda values, weights: float(r_squared(values, weights) @ [1, -1]))
     corrupted, attacked = r_squared(frame.dropna().to_numpy(), np.ones(len(frame.dropna())))
     ours = f"R² {corrupted:.2f} (corrupted), {attacked:.2f} (adversarial); difference {estimate}"
-    return make_claim(results, claim, place, ours, [estimate])
+    return cell_claim(results, claim, place, ours, [estimate])
 
 
 def claims_about_confidences(results: Results) -> Iterator[Claim]:
@@ -242,8 +246,8 @@ def claims_about_confidences(results: Results) -> Iterator[Claim]:
     ]
     n_falling = sum(step.low > 0 for step in steps)
     ours = f"falls at {n_falling} of {len(steps)} steps; smallest fall {min(steps)}"
-    yield make_claim(results, right_claim, place, ours, steps)
+    yield cell_claim(results, right_claim, place, ours, steps)
     peak = wrong.mean().idxmax()
     drops = [mean_estimate((wrong[peak] - wrong[end]).dropna(), 2) for end in (epsilons[0], epsilons[-1])]
     ours = f"highest at {peak:g}/255: above clean images by {drops[0]}, above 8/255 by {drops[1]}"
-    yield make_claim(results, wrong_claim, place, ours, drops)
+    yield cell_claim(results, wrong_claim, place, ours, drops)

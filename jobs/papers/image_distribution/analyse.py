@@ -14,7 +14,7 @@ Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task o
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -27,7 +27,7 @@ from jobs.papers.figures import draw_lines
 from jobs.papers.image_distribution.psychometrics import fit_logistic, logistic_robustness
 from jobs.papers.networks import RunWeights, read_accuracies, read_trained
 from jobs.papers.page import claims_table, fill, number, p_value, table, write_table
-from jobs.papers.verdicts import Claim, Estimate, judged_claim, mean_estimate, welch_estimate
+from jobs.papers.verdicts import Claim, Estimate, decide, mean_estimate, welch_estimate
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import relative_changes, robustness_r
 from robust201.statistics.significance import holm_adjust
@@ -38,8 +38,8 @@ N_IMAGES = 10_000
 N_CLASSES = 10
 SIGNIFICANCE_LEVEL = 0.05
 
-EQUAL_PERFORMANCE = 0.05
-"""Networks whose clean accuracies differ by at most five percentage points count as equally accurate."""
+MAX_CLEAN_DIFFERENCE = 0.05
+"""Groups whose mean clean accuracies differ by at most five percentage points count as equally accurate."""
 
 NETWORKS = {"lenet5": "LeNet", "lenet28": "LeNet", "resnet50": "ResNet50", "fc7500": "FullyConnectedNet"}
 
@@ -253,56 +253,61 @@ def published_comparisons() -> pd.DataFrame:
 # --- Claims
 
 
-def make_claim(
+def seed_claim(
     claim: str, place: str, published: str, estimates: Mapping[str, Estimate], n: int, network: str = ""
 ) -> Claim:
-    """Return a claim that all estimates are positive; their names say at what they were made."""
+    """Return a claim that all estimates are positive; the keys of `estimates` describe them."""
     ours = "; ".join(f"{estimate} {name}" for name, estimate in estimates.items())
     data = f"{f'{network}, ' if network else ''}{n} seeds, {N_IMAGES:,} images"
-    return judged_claim(claim, place, published, ours, data, estimates.values(), "seeds")
+    return decide(claim, place, published, ours, data, estimates.values(), "seeds")
 
 
 def judge_claims(networks: pd.DataFrame, curves: pd.DataFrame, summaries: pd.DataFrame) -> Iterator[Claim]:
+    decisions = published_comparisons().query("published_marker != ''")
     for network, ours in summaries.groupby("network", sort=False):
-        yield from claims_of_tables(str(network), ours)
+        yield from claims_of_tables(ours, decisions[decisions["network"] == network])
     yield from control_claims(summaries)
     for network, ours in summaries.groupby("network", sort=False):
-        yield from claims_about_fusion(str(network), ours)
-        yield from claims_about_spread(networks[networks["network"] == network])
-        yield from claims_about_rebound(curves[curves["network"] == network])
+        yield from claim_about_fusion(ours, decisions[decisions["network"] == network])
+        yield from claim_at_equal_accuracy(ours, decisions[decisions["network"] == network])
+        yield from claim_about_spread(networks[networks["network"] == network])
+        yield from claim_about_rebound(curves[curves["network"] == network])
 
 
 def marked_differences(
-    network: str, summaries: pd.DataFrame, comparisons: Sequence[Comparison]
+    summaries: pd.DataFrame, decisions: pd.DataFrame, comparisons: Sequence[Comparison]
 ) -> dict[tuple[str, int], Estimate]:
     """Return R of the group that the paper marks as higher, minus R of the other one, by marked group and epoch."""
     entries = summaries.set_index(["group", "epoch"])[["mean", "sd", "n"]]
     chosen = {(comparison.first, comparison.second) for comparison in comparisons}
     pairs = {}
-    decisions = published_comparisons().query("network == @network and published_marker != ''")
     for row in decisions.to_dict("records"):
-        sides = [(row[side], row["epoch"]) for side in ("first", "second")]
+        other = "second" if row["published_marker"] == "first" else "first"
+        sides = [(row[side], row["epoch"]) for side in (row["published_marker"], other)]
         if (row["first"], row["second"]) in chosen and {*sides} <= {*entries.index}:
-            higher = sides.pop(row["published_marker"] == "second")
-            pairs[higher] = entries.loc[[higher, *sides]]
+            pairs[sides[0]] = entries.loc[sides]
     return {
-        higher: welch_estimate(pair["mean"], pair["sd"], pair["n"], n_comparisons=len(pairs))
-        for higher, pair in pairs.items()
+        marked: welch_estimate(pair["mean"], pair["sd"], pair["n"], n_comparisons=len(pairs))
+        for marked, pair in pairs.items()
     }
 
 
-def claims_of_tables(network: str, summaries: pd.DataFrame) -> Iterator[Claim]:
+def list_marks(marked: Iterable[tuple[str, int]]) -> str:
+    epochs_by_group: dict[str, list[str]] = {}
+    for group, epoch in marked:
+        epochs_by_group.setdefault(GROUPS[group].label, []).append(str(epoch))
+    return "; ".join(f"R of {name} is higher: epochs {', '.join(at)}" for name, at in epochs_by_group.items())
+
+
+def claims_of_tables(summaries: pd.DataFrame, decisions: pd.DataFrame) -> Iterator[Claim]:
     """Judge each comparison of two groups at the epochs at which the paper marks a difference as significant."""
     for comparison in COMPARISONS:
-        differences = marked_differences(network, summaries, [comparison])
-        epochs_by_group: dict[str, list[str]] = {}
-        for group, epoch in differences:
-            epochs_by_group.setdefault(GROUPS[group].label, []).append(str(epoch))
+        differences = marked_differences(summaries, decisions, [comparison])
         if differences:
-            yield make_claim(
-                f"{comparison.label}, {network}",
+            yield seed_claim(
+                f"{comparison.label}, {summaries['network'].iloc[0]}",
                 "Tables 1 to 18",
-                "; ".join(f"R of {name} is higher: epochs {', '.join(at)}" for name, at in epochs_by_group.items()),
+                list_marks(differences),
                 {f"at epoch {epoch}": estimate for (_, epoch), estimate in differences.items()},
                 int(summaries["n"].min()),
             )
@@ -327,88 +332,97 @@ def control_claims(summaries: pd.DataFrame) -> Iterator[Claim]:
             f"at epoch {epoch}": welch_estimate(row["mean"], row["sd"], row["n"], weights, len(epochs))
             for epoch, row in rows.items()
         }
-        yield make_claim(claim, "Section 3.2", "no numbers", estimates, int(entries["n"].min()), "LeNet")
+        yield seed_claim(claim, "Section 3.2", "no numbers", estimates, int(entries["n"].min()), "LeNet")
 
 
-def claims_about_fusion(network: str, summaries: pd.DataFrame) -> Iterator[Claim]:
-    """Compare fusion and plain images with the same labels: both pairs of groups, and at equal clean accuracy."""
+def claim_about_fusion(summaries: pd.DataFrame, decisions: pd.DataFrame) -> Iterator[Claim]:
+    """Compare fusion and plain images with the same labels, for both labels together."""
     comparisons = [comparison for comparison in COMPARISONS if comparison.experiment == "E2b"]
-    if not {group for comparison in comparisons for group in comparison[2:4]} <= {*summaries["group"]}:
-        return
-    n = int(summaries["n"].min())
-    differences = marked_differences(network, summaries, comparisons)
-    yield make_claim(
-        "Both fusion groups have lower R than the plain groups with the same labels.",
-        "Tables 1 to 18",
-        "lower at the epochs of both comparisons E2b",
-        {f"below {GROUPS[group].label} at epoch {epoch}": estimate for (group, epoch), estimate in differences.items()},
-        n,
-        network,
-    )
+    differences = marked_differences(summaries, decisions, comparisons)
+    if {group for group, _ in differences} == {comparison.first for comparison in comparisons}:
+        yield seed_claim(
+            "Both fusion groups have lower R than the plain groups with the same labels.",
+            "Tables 1 to 18",
+            list_marks(differences),
+            {f"below {GROUPS[group].label} at epoch {epoch}": x for (group, epoch), x in differences.items()},
+            int(summaries["n"].min()),
+            summaries["network"].iloc[0],
+        )
+
+
+def claim_at_equal_accuracy(summaries: pd.DataFrame, decisions: pd.DataFrame) -> Iterator[Claim]:
+    """Repeat each comparison whose marks are all on one side, at the epochs of the closest clean accuracies."""
     by_group = dict([*summaries.groupby("group")])
     pairs = {}
-    for comparison in (comparison for comparison in COMPARISONS if not comparison.is_two_sided):
-        if {*comparison[2:4]} <= {*by_group}:
-            rows = by_group[comparison.first].merge(by_group[comparison.second], how="cross", suffixes=("", "_second"))
-            gaps = (rows["clean"] - rows["clean_second"]).abs()
-            if gaps.min() <= EQUAL_PERFORMANCE:
-                pairs[comparison.label] = rows.loc[gaps.idxmin()]
+    for comparison in COMPARISONS:
+        marked = {group for group, _ in marked_differences(summaries, decisions, [comparison])}
+        if len(marked) == 1:
+            (higher,) = marked
+            lower = comparison.second if higher == comparison.first else comparison.first
+            rows = by_group[higher].merge(by_group[lower], how="cross", suffixes=("", "_lower"))
+            gaps = (rows["clean"] - rows["clean_lower"]).abs()
+            if gaps.min() <= MAX_CLEAN_DIFFERENCE:
+                pairs[f"{GROUPS[higher].label} minus {GROUPS[lower].label}"] = rows.loc[gaps.idxmin()]
     estimates = {}
     for label, row in pairs.items():
-        mean, sd, sizes = (row[[name, f"{name}_second"]].to_numpy(float) for name in ("mean", "sd", "n"))
-        epochs = [f"{row[f'clean{side}']:.3f} at epoch {row[f'epoch{side}']}" for side in ("", "_second")]
+        mean, sd, sizes = (row[[name, f"{name}_lower"]].to_numpy(float) for name in ("mean", "sd", "n"))
+        epochs = [f"{row[f'clean{side}']:.3f} at epoch {row[f'epoch{side}']}" for side in ("", "_lower")]
         estimates[f"{label} (clean {' and '.join(epochs)})"] = welch_estimate(mean, sd, sizes, n_comparisons=len(pairs))
-    yield make_claim(
-        "Differences remain between networks of equal clean accuracy (here: of groups that come within 5 points).",
-        "Abstract",
-        "no numbers",
-        estimates,
-        n,
-        network,
-    )
+    if estimates:
+        yield seed_claim(
+            "Differences remain between networks of equal clean accuracy (here: of groups that come within 5 points).",
+            "Abstract",
+            "no numbers",
+            estimates,
+            int(summaries["n"].min()),
+            summaries["network"].iloc[0],
+        )
 
 
-def claims_about_spread(networks: pd.DataFrame) -> Iterator[Claim]:
+def claim_about_spread(networks: pd.DataFrame) -> Iterator[Claim]:
     """Compare the spread of R at epoch 1 with later epochs, as in the Brown-Forsythe test: |R - median|."""
     r = networks[networks["group"] == "fusion_object"].pivot_table(index="seed", columns="epoch", values="r")
     if 1 not in r or len(r.columns) < 2:
         return
-    statistics = (r - r.median()).abs().agg(["mean", "std", "count"])
-    estimates = {}
-    for epoch in r.columns.drop([1]).tolist():
-        mean, sd, n = statistics[[1, epoch]].to_numpy()
-        estimates[f"from epoch {epoch}"] = welch_estimate(mean, sd, n, n_comparisons=len(r.columns) - 1)
-    tables, (network,) = published_tables(), networks["network"].unique()
+    deviations = (r - r.median()).abs()
+    later = deviations.columns.drop([1]).tolist()
+    tables = published_tables()
+    network = networks["network"].iloc[0]
     paper = tables[(tables["network"] == network) & (tables["group"] == "fusion_object")]
-    yield make_claim(
+    yield seed_claim(
         "R of fusion networks with object labels varies most at epoch 1 (here: mean deviation from the median).",
         f"Table {paper['table'].iloc[0]}",
         f"SD {paper['sd'].iloc[0]:.3f} at epoch 1, at most {paper['sd'].iloc[1:].max():.3f} later",
-        estimates,
+        {
+            f"epoch 1 minus epoch {epoch}": mean_estimate((deviations[1] - deviations[epoch]).dropna(), len(later))
+            for epoch in later
+        },
         r.count().min(),
         network,
     )
 
 
-def claims_about_rebound(curves: pd.DataFrame) -> Iterator[Claim]:
-    """Test whether accuracy at the largest epsilon is above its minimum, for networks trained on objects."""
-    last = curves[curves["group"].isin(["cifar10", "fusion_object"]) & (curves["epoch"] == curves["epoch"].max())]
+def claim_about_rebound(curves: pd.DataFrame) -> Iterator[Claim]:
+    """Test whether accuracy at the largest epsilon is above its minimum, for networks trained on objects last."""
+    groups = ["cifar10", "mnist_to_cifar10", "fusion_object"]
+    last = curves[curves["group"].isin(groups) & (curves["epoch"] == curves["epoch"].max())]
     estimates = {}
     for group, rows in last.groupby("group", sort=False):
         pair = rows.iloc[[-1, int(rows["accuracy"].argmin())]]
         # The minimum is chosen by the results, so the intervals at all other strengths must hold jointly.
         n_comparisons = (len(rows) - 1) * last["group"].nunique()
-        estimates[f"({GROUPS[str(group)].label}, {pair['strength'].iloc[1]:g} to {pair['strength'].iloc[0]:g}/255)"] = (
-            welch_estimate(pair["accuracy"], pair["accuracy_sd"], pair["n"], n_comparisons=n_comparisons)
+        largest, lowest = pair["strength"]
+        estimates[f"from {lowest:g} to {largest:g}/255, {GROUPS[str(group)].label}"] = welch_estimate(
+            pair["accuracy"], pair["accuracy_sd"], pair["n"], n_comparisons=n_comparisons
         )
     if estimates:
-        yield make_claim(
+        yield seed_claim(
             "The accuracy of networks trained on objects rises again at large epsilons (here: at the last epoch).",
             "Figures 4 to 7",
             "no numbers",
             estimates,
             int(last["n"].min()),
-            str(last["network"].iloc[0]),
+            last["network"].iloc[0],
         )
 
 
@@ -482,7 +496,8 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
     labels = {name: group.label for name, group in GROUPS.items()}
     summaries, curves = (frame.assign(group=frame["group"].map(labels)) for frame in (summaries, curves))
     curves["epsilon"] = curves["strength"] / 255
-    draw, band = partial(draw_lines, colour="group"), ("low", "high")
+    draw = partial(draw_lines, colour="group")
+    band = ("low", "high")
     frame = summaries.assign(R=summaries["mean"], epoch=summaries["epoch"].astype(str))
     draw(frame, folder / "robustness.svg", x="epoch", y="R", panel="network", band=band, published="published_mean")
     for figure, names in (
@@ -502,8 +517,16 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
             for kind, column in (("normalised", "normalised"), ("unnormalised", "accuracy"))
         ]
         frame = pd.concat(panels).rename(columns={"y": "accuracy under FGSM", "accuracy": "mean"})
-        path, y = folder / f"curves-{figure}.svg", "accuracy under FGSM"
-        draw(frame, path, x="epsilon", y=y, panel="panel", band=band, chance="chance", columns=4)
+        draw(
+            frame,
+            folder / f"curves-{figure}.svg",
+            x="epsilon",
+            y="accuracy under FGSM",
+            panel="panel",
+            band=band,
+            chance="chance",
+            columns=4,
+        )
     last = curves[(curves["network"] == networks["network"].iloc[0]) & (curves["epoch"] == curves["epoch"].max())]
     areas = last[last["group"].isin([labels["mnist"], labels["cifar10"]])]
     frame = pd.concat([areas.assign(panel=name, y=areas[name], floor=0.0) for name in ("accuracy", "normalised")])

@@ -36,6 +36,9 @@ def logistic_robustness(parameters: Sequence[float], low: float, high: float) ->
 def fit_logistic(strengths: NDArray[np.float64], accuracies: NDArray[np.float64]) -> tuple[float, ...]:
     """Fit the parameters of `logistic` to accuracies (S,) at ascending strengths (S,), at least five.
 
+    Raises:
+        RuntimeError: the fit does not converge.
+
     Source: Kunhardt, Deza and Poggio (CBMM memo 116, 2021, section 2) mention a closed form as an alternative to
     trapezoids. The logistic function with two free asymptotes is our choice.
     """

@@ -10,13 +10,14 @@ cifar10/; the blends are test images that `fuse.py` wrote.
 
 import argparse
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.papers.page import table
 from robust201.images import load_images
 
 ENERGY = 0.99
@@ -73,7 +74,7 @@ def _block_spectra(images: NDArray[np.uint8], centred: bool) -> Spectra:
         matrices -= matrices.mean(axis=(2, 3), keepdims=True)
     values = np.linalg.svd(matrices, compute_uv=False)
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # NaN for channels of zeros, and for images of zeros only
+        warnings.simplefilter("ignore", RuntimeWarning)  # channels of zeros give 0/0; nanmean warns if all are
         energy, fractions = (x / x.sum(axis=-1, keepdims=True) for x in (values**2, values))
         # A fraction of 0 adds 0 to the entropy, which is the limit of x log x.
         entropy = -(fractions * np.log(np.where(fractions == 0, 1, fractions))).sum(axis=-1)
@@ -92,15 +93,12 @@ def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.ui
     return sets
 
 
-def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
-    """Print means ± standard deviations over images."""
-    print("| set | images | pixels | effective rank | values for 99% of the energy | energy of the largest |")
-    print("| --- | --: | --- | --: | --: | --: |")
-    for name, spectrum_by_centring in spectra.items():
-        for is_centred, spectrum in spectrum_by_centring.items():
-            columns = (spectrum.effective_rank, spectrum.rank_of_energy(ENERGY), spectrum.energy[:, 0])
-            entries = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
-            print(f"| {name} | {len(spectrum.energy):,} | {PIXEL_LABELS[is_centred]} | {' | '.join(entries)} |")
+def make_rows(name: str, spectrum_by_centring: Mapping[bool, Spectra]) -> Iterator[list[str]]:
+    """Yield the table's rows of a set: means ± standard deviations over images."""
+    for is_centred, spectrum in spectrum_by_centring.items():
+        columns = (spectrum.effective_rank, spectrum.rank_of_energy(ENERGY), spectrum.energy[:, 0])
+        entries = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
+        yield [name, PIXEL_LABELS[is_centred], f"{len(spectrum.energy):,}", *entries]
 
 
 def main() -> None:
@@ -108,11 +106,13 @@ def main() -> None:
     parser.add_argument("--fusion", type=Path, help="folder written by fuse.py")
     parser.add_argument("--count", type=int, help="number of images per set (default: all)")
     arguments = parser.parse_args()
-    spectra = {
-        name: {is_centred: singular_spectra(images, centred=is_centred) for is_centred in PIXEL_LABELS}
+    rows = [
+        row
         for name, images in read_sets(arguments.fusion, arguments.count).items()
-    }
-    print_table(spectra)
+        for row in make_rows(name, {centred: singular_spectra(images, centred=centred) for centred in PIXEL_LABELS})
+    ]
+    columns = ["set", "pixels", "images", "effective rank", "values for 99% of the energy", "energy of the largest"]
+    print(table(columns, rows, text_columns=2))
 
 
 if __name__ == "__main__":

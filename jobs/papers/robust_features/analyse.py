@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from jobs.papers.figures import draw_lines
 from jobs.papers.networks import RunWeights, read_accuracies, read_outcomes, read_trained
 from jobs.papers.page import claims_table, fill, number, table, write_table
-from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, judged_claim, mean_estimate, tau_estimate
+from jobs.papers.verdicts import UNDECIDED, Claim, Estimate, decide, mean_estimate, tau_estimate
 
 FOLDER = Path(__file__).parent
 PUBLISHED = json.loads((FOLDER / "published.json").read_text())
@@ -197,13 +197,13 @@ def claims_on_dynamics(curves: pd.DataFrame) -> Iterator[Claim]:
         names = [name for name in curves_of_claim if run in ours and name in ours[run]]
         if names:
             estimates = taus(ours, run, names, x)
-            yield judged_claim(
+            yield decide(
                 claim,
                 "Figures 1, 2",
                 list_taus(taus(published, run, names, x)),
                 describe(run, names, estimates),
                 data(run),
-                [tau if sign > 0 else tau.negated() for tau in estimates.values()],
+                [tau if sign > 0 else -tau for tau in estimates.values()],
                 "snapshots",
             )
     if "std" not in ours or not {*spatial} <= {*ours["std"]}:
@@ -240,28 +240,27 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
         slope = estimates[row["network"], row["curve"]] = Estimate(row["slope"], low, high, int(row["n"]))
         is_clean = row["curve"] == "clean"
         published_slope = fit_published_slope(row["network"], row["curve"])
-        interval = f"[{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]" if known else "[equal for all seeds]"
-        yield judged_claim(
+        yield decide(
             f"{row['network']}, {row['curve']}: accuracy {'falls' if is_clean else 'rises'} with the fraction of "
             "robust images.",
             "Figure 3",
             "not measured for this network" if published_slope is None else f"slope {published_slope:+.1f} points",
-            f"slope {100 * row['slope']:+.1f} points {interval}",
+            f"slope {points(slope)}",
             f"{slope.n} seeds",
-            [slope.negated() if is_clean else slope],
+            [-slope if is_clean else slope],
             "seeds",
         )
-    transfers = {key: slope for key, slope in estimates.items() if key[0] == TRANSFER_NETWORK and key[1] != "clean"}
-    if transfers:
-        yield judged_claim(
+    transfers = {curve: x for (name, curve), x in estimates.items() if name == TRANSFER_NETWORK and curve != "clean"}
+    joint = {curve: slope.joint(len(transfers)) for curve, slope in transfers.items()}
+    published = [fit_published_slope(name, "pgd_l2:0.25") for name in ("ResNet-18", TRANSFER_NETWORK)]
+    if joint:
+        yield decide(
             "Robust images that were made with one network also make other networks robust.",
             "Figure 3",
-            "made with ResNet-50; slopes of L2 PGD at 0.25: "
-            + ", ".join(f"{name} {fit_published_slope(name, 'pgd_l2:0.25'):+.1f}" for name in ("ResNet-18", "VGG-16")),
-            f"made with ResNet-18; slopes of {TRANSFER_NETWORK}: "
-            + ", ".join(f"{curve} {100 * slope.value:+.1f}" for (_, curve), slope in transfers.items()),
-            f"{min(slope.n for slope in transfers.values())} seeds",
-            [slope.joint(len(transfers)) for slope in transfers.values()],
+            f"made with ResNet-50; slopes of L2 PGD at 0.25: ResNet-18 {published[0]:+.1f}, VGG-16 {published[1]:+.1f}",
+            f"made with ResNet-18; slopes of VGG-16: {', '.join(f'{curve} {points(x)}' for curve, x in joint.items())}",
+            f"{min(slope.n for slope in joint.values())} seeds",
+            joint.values(),
             "seeds",
         )
     yield Claim(
@@ -273,6 +272,13 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
         UNDECIDED,
         "networks trained with 90% robust images",
     )
+
+
+def points(slope: Estimate) -> str:
+    interval = (
+        f"[{100 * slope.low:+.1f}, {100 * slope.high:+.1f}]" if slope.high < math.inf else "[equal for all seeds]"
+    )
+    return f"{100 * slope.value:+.1f} points {interval}"
 
 
 def fit_published_slope(network: str, curve: str) -> float | None:
@@ -330,7 +336,7 @@ def claims_on_equivariance(candidates: pd.DataFrame) -> Iterator[Claim]:
         estimate = mean_estimate(differences.mean(axis=1))
         ours = f"mean difference {estimate}; {(differences > 0).sum()} of {differences.size} comparisons agree"
         data = f"{len(pairs)} pairs of networks, {int(candidates['n'].min())} seeds"
-        yield judged_claim(claim, "Table 1", published, ours, data, [estimate], "pairs of networks")
+        yield decide(claim, "Table 1", published, ours, data, [estimate], "pairs of networks")
 
 
 # --- Page
@@ -391,7 +397,7 @@ def effect_of_selection(candidates: pd.DataFrame) -> str:
 
 
 def published_points() -> Iterator[pd.DataFrame]:
-    """Yield the published percentages (`published`) of dynamics, mixing and equivariance, with the columns of ours."""
+    """Yield the published percentages (`published`) with columns of our tables of dynamics, mixing and equivariance."""
     dynamics, mixing, equivariance = (PUBLISHED[name] for name in ("dynamics", "mixing", "equivariance"))
     for curves_by_name, positions, names in (
         (dynamics["runs"], PUBLISHED_ITERATIONS, ("run", "curve", "position")),
@@ -416,14 +422,15 @@ def draw_figures(folder: Path, dynamics: pd.DataFrame, mixing: pd.DataFrame, can
         best,
     )
     curves, fractions, settings = (
-        frame.merge(published, how="left").assign(
+        frame.merge(published, "left", on=[*published.columns[:3]]).assign(
             percent=100 * frame["mean"], low=100 * frame["min"], high=100 * frame["max"]
         )
         for frame, published in zip(ours, published_points(), strict=True)
     )
     curves = curves.rename(columns={"fraction": "fraction of training"})
     settings = settings.rename(columns={"setting": "training set"})
-    draw, band = partial(draw_lines, y="percent", published="published"), ("low", "high")
+    draw = partial(draw_lines, y="percent", published="published")
+    band = ("low", "high")
     draw(curves, folder / "dynamics.svg", x="fraction of training", colour="run", panel="curve")
     draw(fractions, folder / "mixing.svg", x="alpha", colour="network", panel="curve", band=band, columns=4)
     draw(settings, folder / "equivariance.svg", x="training set", colour="network", panel="attack", band=band)

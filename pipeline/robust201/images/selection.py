@@ -74,10 +74,11 @@ def select_listed(images: ImageSet, path: Path) -> ImageSet:
     Raises:
         DatasetError: the file cannot be read, is empty, or its positions are not distinct integers within the split.
     """
-    return _take_rows(images, _read_positions(path, len(images)))
+    return _take_rows(images, read_positions(path, len(images)))
 
 
-def _read_positions(path: Path, n_images: int) -> NDArray[np.int64]:
+def read_positions(path: Path, n_images: int) -> NDArray[np.int64]:
+    """Return the positions that a file lists, in ascending order (see `select_listed`)."""
     from robust201.core.arrays import read_npy
 
     try:

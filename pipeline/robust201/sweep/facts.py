@@ -14,6 +14,7 @@ from robust201.core.records import ArchitectureId, ImageSelection, Weights
 from robust201.core.user_code import hash_files
 from robust201.corruptions.folder import library_versions
 from robust201.corruptions.generator import corruption_recipes
+from robust201.images.selection import read_positions
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.sweep.config import CorruptionsSection, SweepConfig
 from robust201.sweep.filters import Filters
@@ -212,6 +213,9 @@ def assumed_facts(config: SweepConfig) -> Facts:
     """Return facts without hashes, for counting only.
 
     Images are read only if the table of datasets lacks their number; their count is 0 if they cannot be read.
+
+    Raises:
+        DatasetError: a file that lists the images of a key cannot be read.
     """
     networks = tuple(
         Network(architecture, weights)
@@ -232,7 +236,10 @@ def assumed_facts(config: SweepConfig) -> Facts:
 def _count_images(config: SweepConfig, dataset: str, key_selection: ImageSelection | None) -> int:
     selection = key_selection or ImageSelection("test", config.images.count, config.images.seed)
     spec = config.dataset_spec(dataset)
-    count = selection.count or (spec.n_test if selection.split == "test" else spec.n_train)
+    n_split = spec.n_test if selection.split == "test" else spec.n_train
+    if selection.file is not None and n_split != UNKNOWN_COUNT:
+        return len(read_positions(Path(selection.file), n_split))
+    count = selection.count or n_split
     if count != UNKNOWN_COUNT:
         return count
     try:
