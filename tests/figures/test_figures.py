@@ -108,7 +108,7 @@ def test_figures_state_the_number_of_tied_cells(tied_results):
         "clean, 90.0%\n#3456, one of 2",
         "mean adversarial, 40.0%\n#3456",
     ]
-    assert find_titles("neighbours", tied_results)[0] == "#3456, best by clean, one of 2:\nchange of clean"
+    assert find_titles("neighbours", tied_results)[0] == "#3456, best by clean, one of 2:\nchange of clean accuracy"
     assert ("#3456", 0.9, "=1") in find_rows("top-cells", tied_results, "cell", "accuracy", "rank")
 
 

@@ -202,7 +202,7 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         architecture, n_tied = int(rows["architecture"].iloc[0]), int(rows["tied"].iloc[0])
         best = f"#{architecture}, best by {SCORES[str(criterion)]}{_tie_note(n_tied)}:"
         tiles = _change_tiles(rows, space, space.parse(results.spec(architecture)))
-        panels.append(Panel((best, f"change of {SCORES[str(score)]}"), partial(draw, tiles=tiles)))
+        panels.append(Panel((best, f"change of {SCORES[str(score)]} accuracy"), partial(draw, tiles=tiles)))
     return Figure(panels, 144)
 
 
