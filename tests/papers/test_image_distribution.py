@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from jobs.papers.image_distribution import analyse, fuse, pictures
 from jobs.papers.image_distribution.analyse import COMPARISONS
@@ -43,15 +42,10 @@ def test_all_published_marks_but_one_follow_from_published_numbers(comparisons):
     assert (exception.published_marker, exception.recomputed_marker, exception.higher_holm) == ("", "first", "first")
 
 
-def test_p_values_and_intervals_match_scipy(comparisons):
-    tables = analyse.published_tables().set_index(["network", "group", "epoch"])
-    for row in comparisons.itertuples():
-        first, second = (tables.loc[row.network, group, row.epoch] for group in (row.first, row.second))
-        expected = stats.ttest_ind_from_stats(
-            *(first["mean"], first["sd"], 20, second["mean"], second["sd"], 20), equal_var=False
-        )
-        assert row.p == pytest.approx(expected.pvalue, rel=1e-9, nan_ok=True)
-        assert np.isnan(row.p) or (row.low > 0 or row.high < 0) == (row.p < 0.05)
+def test_intervals_exclude_zero_where_differences_are_significant(comparisons):
+    known = comparisons.dropna(subset="p")
+    excludes_zero = (known["low"] > 0) | (known["high"] < 0)
+    assert (excludes_zero == (known["p"] < 0.05)).all()
 
 
 def test_correction_for_126_tests_removes_four_marks(comparisons):
