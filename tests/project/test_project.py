@@ -1,4 +1,4 @@
-"""The README's commands, version pins, the citation, and the paper's sweep are consistent."""
+"""The README's commands, version pins, and the paper's sweep are consistent."""
 
 import re
 import tomllib
@@ -6,7 +6,6 @@ import tomllib
 import yaml
 
 from robust201 import __version__
-from robust201.core.citation import PAPER_BIBTEX
 from robust201.core.files import bundled
 from robust201.images import DATASETS
 from robust201.images.downloads.registry import find_download
@@ -58,15 +57,6 @@ def test_paper_sweep_finds_files_where_fetch_stores_them(tmp_path, monkeypatch):
         assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == folder
         if section.corruptions is not None:
             assert section.corruptions.path == tmp_path / find_download(str(DATASETS[name].corruptions)).folder
-
-
-def test_readme_and_citation_file_agree_with_bibtex_entry():
-    fields = dict(re.findall(r"^  (\w+) += \{(.*)\}", PAPER_BIBTEX, re.M))
-    assert PAPER_BIBTEX in (REPOSITORY / "README.md").read_text()
-    (paper,) = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())["references"]
-    authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
-    assert (paper["title"], authors, str(paper["year"])) == (fields["title"], fields["author"], fields["year"])
-    assert paper["conference"]["name"] in fields["booktitle"]
 
 
 def test_version_and_date_are_the_same_everywhere():

@@ -45,10 +45,6 @@ NETWORKS = {
 }
 
 SPATIAL_ATTACKS = ("rot30", "grid135", "grid775")
-
-TRANSFER_NETWORK = "VGG-16"
-"""Network of another architecture than the one with which the robust images were made."""
-
 PUBLISHED_ITERATIONS = PUBLISHED["dynamics"]["iterations"]
 ITERATIONS_PER_EPOCH = 782
 
@@ -250,15 +246,17 @@ def claims_on_mixing(slopes: pd.DataFrame) -> Iterator[Claim]:
             [-slope if is_clean else slope],
             "seeds",
         )
-    transfers = {curve: x for (name, curve), x in estimates.items() if name == TRANSFER_NETWORK and curve != "clean"}
-    joint = {curve: slope.joint(len(transfers)) for curve, slope in transfers.items()}
-    published = [fit_published_slope(name, "pgd_l2:0.25") for name in ("ResNet-18", TRANSFER_NETWORK)]
+    networks = {name for name, _ in estimates}
+    source = "ResNet-50" if "ResNet-50" in networks else "ResNet-18"  # the robust images of full/ and of cifar10/
+    transfers = {key: slope for key, slope in estimates.items() if key[0] != source and key[1] != "clean"}
+    joint = {" ".join(key): slope.joint(len(transfers)) for key, slope in transfers.items()}
+    published = [fit_published_slope(name, "pgd_l2:0.25") for name in ("ResNet-18", "VGG-16")]
     if joint:
         yield decide(
             "Robust images that were made with one network also make other networks robust.",
             "Figure 3",
             f"made with ResNet-50; slopes of L2 PGD at 0.25: ResNet-18 {published[0]:+.1f}, VGG-16 {published[1]:+.1f}",
-            f"made with ResNet-18; slopes of VGG-16: {', '.join(f'{curve} {points(x)}' for curve, x in joint.items())}",
+            f"made with {source}; slopes: {', '.join(f'{name} {points(slope)}' for name, slope in joint.items())}",
             f"{min(slope.n for slope in joint.values())} seeds",
             joint.values(),
             "seeds",
