@@ -76,7 +76,7 @@ def choose_images(
     """Choose test images at random, with higher probability where outcomes are uncertain.
 
     Args:
-        pilot: results folder of the pilot, or an export with outcomes, with two networks or more.
+        pilot: results folder of the pilot, with two networks or more.
         dataset: name of the dataset.
         key: key whose accuracies will be estimated.
         n: number of images.
@@ -105,7 +105,7 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
 
     Args:
         chosen: the chosen images.
-        pilot: results folder of the pilot, or its export.
+        pilot: results folder of the pilot.
         results: results folder of a sweep with the key on the chosen images, and the cheap keys on the pilot's images.
 
     Returns:
@@ -124,7 +124,7 @@ def estimate(chosen: ChosenImages, pilot: str | Path, results: str | Path) -> pd
     for subject, got, expected in (
         (f"the chosen images for {chosen.key}", sampled.images.tolist(), [*chosen.images]),
         ("the pilot's images", full.images.tolist(), [*chosen.population]),
-        (f"the pilot's images for {', '.join(chosen.cheap)}", cheap.images.tolist(), [*chosen.population]),
+        (f"the pilot's images for {', '.join(chosen.cheap)}", cheap.images_sha256, full.images_sha256),
         ("the pilot's strengths", (*sampled.strengths, *cheap.strengths), full.strengths),
         ("the pilot's parameters", {**sampled.protocols, **cheap.protocols}, full.protocols),
     ):

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from robust201.core.errors import ConfigError, ResultsError, RobustWarning
+from robust201 import sampling
+from robust201.core.errors import ConfigError, RobustWarning
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.export import export_dataset
 from robust201.dataset.reader import Dataset
@@ -80,13 +80,13 @@ def test_estimates_and_their_intervals_are_near_the_accuracies_on_all_images(fol
     assert ((table["low"] <= table["accuracy"]) & (table["accuracy"] <= table["high"])).all()
 
 
-def test_exported_pilot_gives_the_same_choice_and_estimates(folders, chosen, tmp_path):
-    pilot, _, results = folders
-    export_dataset(*open_results(pilot), tmp_path / "out", formats=("parquet",), outcomes="bits")
-    assert choose_images(tmp_path / "out", "digits", "pgd", N_CHOSEN, seed=1) == chosen
-    pd.testing.assert_frame_equal(estimate(chosen, tmp_path / "out", results), estimate(chosen, pilot, results))
-    with pytest.raises(ResultsError):
-        choose_images(tmp_path / "out", "digits", "jacobian", N_CHOSEN)
+def test_estimate_rejects_other_images_at_the_same_positions(folders, chosen, monkeypatch):
+    def read_other(path, *arguments):
+        return replace(read_outcomes(path, *arguments), images_sha256=str(path))
+
+    monkeypatch.setattr(sampling, "read_outcomes", read_other)
+    with pytest.raises(ConfigError, match="expected the pilot's images for clean, fgsm"):
+        estimate(chosen, folders[0], folders[2])
 
 
 def test_estimate_rejects_different_images_and_parameters(folders, chosen, tmp_path, tiny_weights):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robust201.cli.options import results_of
 from robust201.core.records import Weights
 from robust201.dataset.verify_dataset import verify_dataset
 from tests.support.fabricated import ChangedStore, FabricatedPlan, export, export_copy, make_plan, make_unit
@@ -126,6 +127,7 @@ def test_verify_dataset_compares_accuracies_with_confusion_matrices(
 
 
 def test_verify_command_reports_counts_and_rejects_options_for_results_folders(tmp_path: Path, robust201: Any) -> None:
+    assert results_of(Path("bundled:benchmark_data/cells-cifar10")).is_dir()
     export_copy(tmp_path, make_plan(ARCHITECTURES))
     result = robust201("verify", tmp_path)
     assert (result.code, result.err) == (0, "")

@@ -11,6 +11,7 @@ import typer
 
 from robust201.cli import console
 from robust201.core.errors import ConfigError
+from robust201.core.files import resolve_bundled
 
 if TYPE_CHECKING:
     from robust201.sweep.config import SweepConfig
@@ -117,6 +118,7 @@ def results_of(path: Path) -> Path:
     """Return the results folder that a sweep YAML names; a path that is not a file is itself a results folder."""
     from robust201.sweep.loading import load_config
 
+    path = resolve_bundled(path)
     return load_config(path).results if path.is_file() else path
 
 

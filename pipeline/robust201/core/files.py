@@ -265,7 +265,13 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
 
 @contextmanager
 def atomic_write(path: Path, *, on_step: Callable[[str], None] = _ignore_step) -> Iterator[BinaryIO]:
-    """Open a new file with a known name for writing (see `new_file`)."""
+    """Open a new file with a known name for writing (see `new_file`).
+
+    Raises:
+        InputError: the path is a device or a pipe, which a file would replace.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"Writing failed for {path}: expected a file, got a device or a pipe. Choose another path.")
     with new_file(path.parent, path.name, on_step=on_step) as file:
         yield file.stream
 

@@ -83,7 +83,7 @@ def read_positions(path: Path, n_images: int) -> NDArray[np.int64]:
 
     try:
         positions = read_npy(path) if path.suffix == ".npy" else _parse_list(load_json(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise _positions_error(path, n_images, one_line(error)) from error
     if positions.ndim != 1 or positions.dtype.kind not in "iu" or not len(positions):
         raise _positions_error(path, n_images, f"{positions.dtype} {positions.shape}")
