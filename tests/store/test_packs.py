@@ -232,8 +232,8 @@ def test_merged_folder_has_the_shards_of_all_sources(folder, tmp_path):
     pack(folder)
     write(other, CONTENTS[6:])
     strengths_digest = other.save_tuple((1.0, 2.0))
-    report = merge([folder, other], tmp_path / "all")
-    merged = ResultsFolder.open(tmp_path / "all")
+    (tmp_path / "all").mkdir()  # may exist
+    report, merged = merge([folder, other], tmp_path / "all"), ResultsFolder.open(tmp_path / "all")
     check(merged)
     assert (report.n_shards, report.n_packs, merged.read_tuple(strengths_digest)) == (12, 1, (1.0, 2.0))
     assert merge([folder, other], tmp_path / "all").n_shards == 0

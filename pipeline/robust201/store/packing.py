@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.errors import InputError, ShardDamagedError
+from robust201.core.files import visible_entries
 from robust201.store.events import copy_failures
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Names, ShardName, merge_names, names_of, shard_name
@@ -108,19 +109,20 @@ def _read(folder: ResultsFolder, dataset: str, names: Names, report: PackReport)
 
 
 def merge(sources: Sequence[ResultsFolder], out: Path) -> PackReport:
-    """Copy shards, records and failures of folders with equal slice formats to another folder, created if absent.
+    """Copy shards, records and failures of folders with equal slice formats to a folder, which may be new or empty.
 
     Raises:
         InputError: the folders have different slice formats, or `out` is not a results folder; nothing was written.
     """
-    first = ResultsFolder.open(out) if out.exists() else sources[0]
+    is_new = not out.exists() or (out.is_dir() and not visible_entries(out))
+    first = sources[0] if is_new else ResultsFolder.open(out)
     for folder in sources:
         if folder.slices != first.slices:
             raise InputError(
                 f"Merging failed for {folder.root}: expected {first.slices}, as in {first.root}, got {folder.slices}. "
                 "Merge folders that were created with the same batch_size, device, threads and gmacs_per_second."
             )
-    target = ResultsFolder.create(out, first.slices, first.url if out.exists() else "")
+    target = ResultsFolder.create(out, first.slices, "" if is_new else first.url)
     report = PackReport()
     for folder in sources:
         folder.copy_records(target)
