@@ -87,7 +87,6 @@ def required_sample_size(estimate: Estimate) -> float:
     half_width = (estimate.high - estimate.low) / 2
     if not half_width < math.inf or estimate.value == 0:
         return math.inf
-    # The interval is ± quantile × spread / sqrt(n).
     groups, n_comparisons = estimate.groups, estimate.n_comparisons
     spread = half_width * math.sqrt(estimate.n) / _quantile(estimate.n, groups, n_comparisons)
     n = max(2, math.ceil((_quantile(10**9, 1, n_comparisons) * spread / estimate.value) ** 2))

@@ -28,8 +28,6 @@ from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 
 ENGINES = ("fused", "reference")
 BY_HAND = "by hand"
-SORT_TEXTS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
-"""Texts that put these keys first; AutoAttack's keys follow in alphabetical order."""
 
 N_PUBLISHED_CORRECT = {
     ("lenet-plain", "clean"): 9889,
@@ -79,11 +77,9 @@ def read_direct_calls(folder: Path, network: str) -> list[Row]:
 def compare_methods(rows: list[Row]) -> tuple[str, list[float]]:
     """Return the table of accuracies and p-values, and the p-values."""
     frame = pd.DataFrame(rows, columns=["network", "key", "method", "strength", "correct"])
-    lines, p_values = [], []
-    groups = dict([*frame.groupby(["network", "key"])])
-    networks = [network for names in SWEEPS.values() for network in names]
-    for network, key in sorted(groups, key=lambda pair: (networks.index(pair[0]), SORT_TEXTS.get(pair[1], pair[1]))):
-        group = groups[network, key]
+    lines: list[list[str]] = []
+    p_values: list[float] = []
+    for (network, key), group in frame.groupby(["network", "key"], sort=False):
         correct: dict[str, Any] = dict(zip(group["method"], group["correct"], strict=True))
         tests = []
         for method in (ENGINES[1], BY_HAND):
@@ -97,7 +93,7 @@ def compare_methods(rows: list[Row]) -> tuple[str, list[float]]:
         strength = group["strength"].max()
         lines.append(
             [
-                network,
+                str(network),
                 f"`{key}`",
                 "–" if math.isnan(strength) else f"{strength:g}",
                 str(len(group["correct"].iloc[0])),

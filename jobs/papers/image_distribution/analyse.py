@@ -497,6 +497,7 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
     summaries, curves = (frame.assign(group=frame["group"].map(labels)) for frame in (summaries, curves))
     curves["epsilon"] = curves["strength"] / 255
     draw = partial(draw_lines, colour="group")
+    draw_curves = partial(draw, x="epsilon", panel="panel")
     band = ("low", "high")
     frame = summaries.assign(R=summaries["mean"], epoch=summaries["epoch"].astype(str))
     draw(frame, folder / "robustness.svg", x="epoch", y="R", panel="network", band=band, published="published_mean")
@@ -517,20 +518,12 @@ def draw_figures(folder: Path, networks: pd.DataFrame, curves: pd.DataFrame, sum
             for kind, column in (("normalised", "normalised"), ("unnormalised", "accuracy"))
         ]
         frame = pd.concat(panels).rename(columns={"y": "accuracy under FGSM", "accuracy": "mean"})
-        draw(
-            frame,
-            folder / f"curves-{figure}.svg",
-            x="epsilon",
-            y="accuracy under FGSM",
-            panel="panel",
-            band=band,
-            chance="chance",
-            columns=4,
-        )
+        path = folder / f"curves-{figure}.svg"
+        draw_curves(frame, path, y="accuracy under FGSM", band=band, chance="chance", columns=4)
     last = curves[(curves["network"] == networks["network"].iloc[0]) & (curves["epoch"] == curves["epoch"].max())]
     areas = last[last["group"].isin([labels["mnist"], labels["cifar10"]])]
     frame = pd.concat([areas.assign(panel=name, y=areas[name], floor=0.0) for name in ("accuracy", "normalised")])
-    draw(frame, folder / "areas.svg", x="epsilon", y="y", panel="panel", band=("floor", "y"))
+    draw_curves(frame, folder / "areas.svg", y="y", band=("floor", "y"))
 
 
 def main() -> None:

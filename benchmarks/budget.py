@@ -1,13 +1,13 @@
 """Estimate the accuracies of further cells under two attacks from chosen images; the shipped cells are the pilot.
 
-python -m jobs.papers.dataset.budget choose 13277,904   # writes runs/cells-cifar10/budget.yaml
-robust201 run runs/cells-cifar10/budget.yaml            # needs trained weights (train.yaml)
-python -m jobs.papers.dataset.budget estimate           # writes tables/budget.csv
+    python -m benchmarks.budget choose --cells 13277,904   # writes runs/cells-cifar10/budget.yaml
+    robust201 run runs/cells-cifar10/budget.yaml           # needs trained cells (jobs/papers/dataset/train.yaml)
+    python -m benchmarks.budget estimate                   # writes jobs/papers/dataset/tables/budget.csv
 
 The chosen images and the estimates are those of `robust201.sampling`, with an export in place of a pilot's results.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +71,16 @@ def estimate() -> None:
     write_table(FOLDER / "tables/budget.csv", pd.DataFrame(rows, columns=names))
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "choose":
-        choose(sys.argv[2])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=("choose", "estimate"))
+    parser.add_argument("--cells", default="", help="indices of the cells to evaluate, separated by commas")
+    options = parser.parse_args()
+    if options.step == "choose":
+        choose(options.cells)
     else:
         estimate()
+
+
+if __name__ == "__main__":
+    main()
