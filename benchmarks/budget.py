@@ -8,7 +8,9 @@ The chosen images and the estimates are those of `robust201.sampling`, with an e
 """
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,6 +41,11 @@ def read_pilot(key: str) -> Pilot:
     return Pilot(read((key,)), read(CHEAP_KEYS))
 
 
+def shipped_protocols(key: str) -> list[dict[str, Any]]:
+    protocols = json.loads((EXPORT / "sweep.json").read_text())["sweep"]["protocols"]
+    return [protocol for protocol in protocols if protocol["key"] == key]
+
+
 def choose(cells: str) -> None:
     """Write the chosen images of each key, and the sweep that evaluates cells on them."""
     sweep = yaml.safe_load((FOLDER / "cells.yaml").read_text())
@@ -62,6 +69,9 @@ def estimate() -> None:
         sampled = read_outcomes(RUNS / "budget", "cifar10", [key])
         if (sampled.images.tolist(), cheap.images.tolist()) != ([*chosen.images], [*chosen.population]):
             raise SystemExit(f"{RUNS / 'budget'}: expected the images in {file}; choose and run again")
+        used = sampled.protocols[key]["parameters"], cheap.images_sha256
+        if any(used != (protocol["parameters"], protocol["images"]["sha256"]) for protocol in shipped_protocols(key)):
+            raise SystemExit(f"{RUNS / 'budget'}: expected the images and the parameters of {EXPORT} for {key}")
         for network, correct, cheap_correct in zip(sampled.networks, sampled.correct, cheap.correct, strict=True):
             predicted = pilot.predict(cheap_correct)
             columns = estimate_accuracies(chosen.sample, correct, predicted, pilot.variance_factors)
@@ -76,6 +86,8 @@ def main() -> None:
     parser.add_argument("step", choices=("choose", "estimate"))
     parser.add_argument("--cells", default="", help="indices of the cells to evaluate, separated by commas")
     options = parser.parse_args()
+    if options.step == "choose" and not options.cells:
+        parser.error("choose needs --cells")
     if options.step == "choose":
         choose(options.cells)
     else:

@@ -270,7 +270,9 @@ def atomic_write(path: Path, *, on_step: Callable[[str], None] = _ignore_step) -
     Raises:
         InputError: the path is a device or a pipe, which a file would replace.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    with reporting_write_errors(path):
+        is_special = path.exists() and not (path.is_file() or path.is_dir())
+    if is_special:
         raise InputError(f"Writing failed for {path}: expected a file, got a device or a pipe. Choose another path.")
     with new_file(path.parent, path.name, on_step=on_step) as file:
         yield file.stream
