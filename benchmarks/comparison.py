@@ -205,13 +205,8 @@ class Sweep:
 
         plan, results = open_results(folder / "results")
         listing = results.list()
-        return {
-            key.key: {
-                strength: float(values["accuracy"])
-                for strength, values in KeyRows(results, key, listing).read(0).items()
-            }
-            for key in plan.keys
-        }
+        accuracies = {key: map(float, KeyRows(results, key, listing).read(0)["accuracy"]) for key in plan.keys}
+        return {key.key: dict(zip(key.strengths, values, strict=True)) for key, values in accuracies.items()}
 
 
 Contender = Loop | Sweep

@@ -77,8 +77,8 @@ def test_clean_accuracies_are_compared_with_recorded_ones(make_sweep):
     plan, folder = open_results(config.results)
     assert check_clean_accuracy(plan, folder).n_checked == 0
     measured_accuracies = {}
-    for unit, rows in KeyRows(folder, plan.keys[0], folder.list()):
-        measured_accuracies[unit.checkpoint_sha256] = float(rows[0.0]["accuracy"])
+    for unit, columns in KeyRows(folder, plan.keys[0], folder.list()):
+        measured_accuracies[unit.checkpoint_sha256] = float(columns["accuracy"][0])
     plan.facts.recorded_accuracies.update(measured_accuracies)
     check = check_clean_accuracy(plan, folder)
     assert (check.n_checked, check.unexpected) == (2, ())
@@ -105,21 +105,22 @@ def test_exported_files_have_the_merged_rows_of_slices(make_sweep, tmp_path):
     exported = {path.stem: json.loads(path.read_text())["digits"] for path in paths}
     key_rows = KeyRows(folder, plan.keys[1], folder.list())
     assert (plan.keys[1].n_slices > 1).all()
-    for network, (unit, rows) in enumerate(key_rows):
+    for network, (unit, columns) in enumerate(key_rows):
         architecture = str(unit.architecture)
         for position, strength in enumerate(unit.strengths):
             cm = np.array(exported["fgsm_cm"]["fgsm"]["cm"][architecture][position])
             accuracy = exported["fgsm_accuracy"]["fgsm"]["accuracy"][architecture][position]
-            assert np.array_equal(rows[strength]["cm"], cm)
+            assert np.array_equal(columns["cm"][position], cm)
             assert (cm.sum(), accuracy) == (10, np.trace(cm) / 10)
             # If matrices are not read, an accuracy is computed from the accuracies of the slices.
-            assert key_rows.read(network, ["accuracy"], [strength]) == {strength: {"accuracy": accuracy}}
-            assert len(rows[strength]["predictions"]) == 10
+            assert key_rows.read(network, ["accuracy"], [strength]) == {"accuracy": accuracy}
+            assert len(columns["predictions"][position]) == 10
     for key in plan.keys:  # pickled rows keep only the shard names of their key, and read the same values
         key_rows = KeyRows(folder, key, folder.list())
-        accuracies = [key_rows.read(network, ["accuracy"]) for network in range(len(key.networks))]
         unpickled = pickle.loads(pickle.dumps(key_rows))
-        assert [unpickled.read(network, ["accuracy"]) for network in range(len(key.networks))] == accuracies
+        for network in range(len(key.networks)):
+            accuracies = [rows.read(network, ["accuracy"])["accuracy"].tolist() for rows in (key_rows, unpickled)]
+            assert accuracies[0] == accuracies[1]
 
 
 def replace_shard(folder, row, digest):

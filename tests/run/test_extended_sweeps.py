@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from robust201.dataset.shard_rows import UnitRows
+from robust201.dataset.shard_rows import UnitColumns
 from robust201.networks.nb201 import cells
 from robust201.networks.nb201.network import Network
 from robust201.run.sweep import SweepWork
@@ -35,8 +35,8 @@ def run(config: SweepConfig) -> tuple[int, SweepWork]:
     return tally.n_done - tally.n_done_before, planned_works[0]
 
 
-def read_columns(results: Path) -> dict[tuple[str, int | str, str], UnitRows]:
-    """Return the results as {(key, architecture, weights): {strength: columns}}."""
+def read_columns(results: Path) -> dict[tuple[str, int | str, str], UnitColumns]:
+    """Return the results as {(key, architecture, weights): columns}."""
     return {(unit.key, unit.architecture, unit.weights): rows for unit, rows in read_rows(results)}
 
 
@@ -46,7 +46,7 @@ def weights_of(results: Path) -> set[str]:
 
 def read_squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
     return {
-        (architecture, weights): float(columns[0.0]["squared_norm"])
+        (architecture, weights): float(columns["squared_norm"][0])
         for (key, architecture, weights), columns in read_columns(results).items()
         if key == "jacobian"
     }

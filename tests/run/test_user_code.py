@@ -114,12 +114,12 @@ def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def check_example(robust201: RunCommand, results: Path) -> None:
     columns = read_columns(results)
-    assert columns["clean", "wide", ""][0.0]["cm"].shape == (3, 3)
+    assert columns["clean", "wide", ""]["cm"].shape == (1, 3, 3)
     for name in ("narrow", "wide"):
-        assert columns["corners", name, ""][8.0]["accuracy"] <= columns["clean", name, ""][0.0]["accuracy"]
-        assert columns["margins", name, ""][0.0]["margin"] > 0
-        assert columns["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
-        assert columns["jacobian", name, ""][0.0]["squared_norm"] > 0
+        assert columns["corners", name, ""]["accuracy"][-1] <= columns["clean", name, ""]["accuracy"]
+        assert columns["margins", name, ""]["margin"] > 0
+        assert columns["margins", name, ""]["margin_quartiles"].shape == (1, 3)
+        assert columns["jacobian", name, ""]["squared_norm"] > 0
     assert robust201("export", results, "--out", "dataset", "--parquet").code == 0
     verify_result = robust201("verify", results, "--export", "dataset")
     assert verify_result.code == 0, verify_result.err
@@ -376,8 +376,8 @@ def test_parts_with_faulty_user_code_fail(write_custom_sweep, robust201, tmp_pat
 
 def read_measure(results: Path) -> dict[str, list[float]]:
     """Read the columns of the measure; other keys of the sweep may be incomplete."""
-    ((_, rows),) = read_rows(results, ("logits",))
-    return {name: array.tolist() for name, array in rows[0.0].items()}
+    ((_, columns),) = read_rows(results, ("logits",))
+    return {name: column[0].tolist() for name, column in columns.items()}
 
 
 MODIFICATIONS = {

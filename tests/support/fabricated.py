@@ -20,7 +20,9 @@ from robust201.core.records import (
 )
 from robust201.dataset.export import ExportReport, write_dataset
 from robust201.dataset.groups import Group, SweepFacts
+from robust201.dataset.shard_rows import UnitColumns
 from robust201.images import DATASETS
+from robust201.store.shards import stack
 from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import Values, fields_of
 
@@ -178,13 +180,10 @@ class FabricatedRows:
     columns: tuple[str, ...]
     provenances: tuple[Mapping[str, str], ...] = ({"torch": "2", "host": "here"}, {"torch": "1"})
 
-    def __iter__(self) -> Iterator[tuple[Unit, dict[float, Values]]]:
+    def __iter__(self) -> Iterator[tuple[Unit, UnitColumns]]:
         for unit in self.units:
-            yield unit, {strength: self._read(unit, strength) for strength in unit.strengths}
-
-    def _read(self, unit: Unit, strength: float) -> Values:
-        values = self.store.values(unit, strength)
-        return {name: values[name] for name in self.columns}
+            rows = [self.store.values(unit, strength) for strength in unit.strengths]
+            yield unit, {name: stack([row[name] for row in rows]) for name in self.columns}
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any
 
 from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.dataset.export import export_dataset
-from robust201.dataset.shard_rows import KeyRows, UnitRows, decode_shard
+from robust201.dataset.shard_rows import KeyRows, UnitColumns, decode_shard
 from robust201.run.driver import run_work
 from robust201.run.share import prepare_share
 from robust201.run.sweep import SweepWork, prepare_run
@@ -88,7 +88,7 @@ def read_state(results: Path) -> SweepState:
     return compare(plan, folder.list(), folder.read_tuple)
 
 
-def read_rows(results: Path, keys: tuple[str, ...] | None = None) -> list[tuple[Unit, UnitRows]]:
+def read_rows(results: Path, keys: tuple[str, ...] | None = None) -> list[tuple[Unit, UnitColumns]]:
     """Return the results of all units, or of the units of some keys."""
     plan, folder = open_results(results)
     listing = folder.list()

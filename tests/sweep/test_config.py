@@ -115,7 +115,7 @@ def test_cifar10_job_gives_plausible_accuracies(shared_data, tmp_path, monkeypat
     )
     assert run_sweep(config, filters=Filters(keys=("clean", "fgsm", "pixelate"))).is_complete
     clean_accuracies = {
-        unit.architecture: float(rows[0.0]["accuracy"]) for unit, rows in read_rows(config.results, ("clean",))
+        unit.architecture: float(columns["accuracy"][0]) for unit, columns in read_rows(config.results, ("clean",))
     }
     # On all 10,000 images, the accuracies are 0.6354 and 0.7326. A sample of 40 almost surely differs by less than
     # 0.25.

@@ -64,6 +64,11 @@ def measure_column(name):
     return measure(COLUMNS[name].measurement)
 
 
+def batch_of(values):
+    """Return the columns of an evaluation as a batch."""
+    return make_batch([(UNIT, {name: array[np.newaxis] for name, array in values.items()})])
+
+
 @all_columns
 def test_column_has_declared_type_and_shape(name):
     column, array = COLUMNS[name], measure_column(name)[name]
@@ -78,7 +83,7 @@ def test_column_has_declared_type_and_shape(name):
 @all_measurements
 def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
-    json_value = json.loads(next(iter_unit_texts(measurement, make_batch([(UNIT, {0.0: values})]))))
+    json_value = json.loads(next(iter_unit_texts(measurement, batch_of(values))))
     assert_equal_values(columns_of_json(measurement, json_value), columns_of(measurement, values))
 
 
@@ -108,9 +113,7 @@ def test_reader_rejects_wrong_number(name, wrong_number):
         pytest.skip("0.5 is a valid fraction")
     if wrong_number == 1.5 and column.is_integer:
         pytest.skip("the case 0.5 already tests a number that is not whole")
-    json_value = json.loads(
-        next(iter_unit_texts(column.measurement, make_batch([(UNIT, {0.0: measure_column(name)})])))
-    )
+    json_value = json.loads(next(iter_unit_texts(column.measurement, batch_of(measure_column(name)))))
     values_by_strength = [json_value]
     parent, key = (json_value, column.field) if column.field else (values_by_strength, 0)
     for _ in column.dimensions:

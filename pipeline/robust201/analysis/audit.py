@@ -131,7 +131,7 @@ def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray
     listing = folder.list()
     for key in plan.keys:
         labels = np.asarray(inputs.images(key.dataset, key.parameters.image_selection).labels)
-        for unit, rows in KeyRows(folder, key, listing):
-            for strength, columns in rows.items():
+        for unit, columns in KeyRows(folder, key, listing):
+            for strength, predictions in zip(unit.strengths, columns[PREDICTIONS], strict=True):
                 evaluation_id = unit.dataset, unit.architecture, unit.weights, unit.key, strength
-                yield evaluation_id, columns[PREDICTIONS] == labels
+                yield evaluation_id, predictions == labels

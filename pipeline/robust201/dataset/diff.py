@@ -199,10 +199,10 @@ def _iter_results_folder(results: Path) -> Iterator[_NumberRow]:
         for network in np.flatnonzero(is_complete.any(axis=1)).tolist():
             unit = state.key.unit(network)
             strengths = np.array(unit.strengths)[is_complete[network]].tolist()
-            for strength, columns in rows.read(network, names, strengths).items():
-                for name in names:
-                    key = f"{unit.key} {name}" if unit.columns else unit.key
-                    for label, number in _iter_scalars(key, columns[name].tolist()):
+            for name, values in rows.read(network, names, strengths).items():
+                key = f"{unit.key} {name}" if unit.columns else unit.key
+                for strength, value in zip(strengths, values, strict=True):
+                    for label, number in _iter_scalars(key, value.tolist()):
                         yield unit.weights, unit.dataset, label, strength, unit.architecture, number
 
 

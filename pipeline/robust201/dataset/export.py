@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robust201.core.errors import ConfigError, DatasetError, IncompleteError, RobustWarning, did_you_mean
 from robust201.core.records import ImageSet
 from robust201.dataset.card import CARD_FILE, card_text
@@ -164,10 +166,10 @@ def _read_groups(plan: Plan, folder: ResultsFolder, weights: str | None) -> list
 
 def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyState, weights: str | None) -> Group:
     key = state.key
-    missing = [
-        tuple(strength for strength, is_complete in zip(key.strengths, row, strict=True) if not is_complete)
-        for row in state.complete.tolist()
-    ]
+    missing = {
+        index: tuple(np.array(key.strengths)[~state.complete[index]].tolist())
+        for index in np.flatnonzero(~state.complete.all(axis=1)).tolist()
+    }
     unknown = {*key.networks_without_weights()}  # their weights may have the name `weights`
     names = [network.name for network in key.networks]
     networks = [index for index, name in enumerate(names) if weights in (None, name) or index in unknown]
@@ -178,12 +180,12 @@ def _make_group(plan: Plan, folder: ResultsFolder, listing: Listing, state: KeyS
         task=key.task,
         measurements=measurements,
         units=tuple(key.unit(index) for index in networks),
-        missing_strengths={key.unit(index).id: missing[index] for index in networks if missing[index]},
+        missing_strengths={key.unit(index).id: missing[index] for index in networks if index in missing},
         rows=KeyRows(
             folder,
             key,
             listing,
-            [index for index in networks if not missing[index]],
+            [index for index in networks if index not in missing],
             [column for name in measurements for column in fields_of(name).values()],
         ),
     )

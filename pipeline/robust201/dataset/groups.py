@@ -90,7 +90,7 @@ class Group:
     def strengths(self) -> tuple[float, ...]:
         return self.units[0].strengths
 
-    @property
+    @cached_property
     def complete_units(self) -> tuple[Unit, ...]:
         return tuple(unit for unit in self.units if unit.id not in self.missing_strengths)
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from robust201.core.records import ImageSet, Weights
 from robust201.dataset.published_layout import CATEGORICAL, MATRIX, ParquetColumn, layout_of, parquet_columns
-from robust201.dataset.shard_rows import RowBatch, StoredColumn
+from robust201.dataset.shard_rows import RowBatch
 from robust201.statistics.outcomes import pack_outcomes
+from robust201.store.shards import StackedColumn
 from robust201.tasks.columns import CORRECT_BITS, PREDICTIONS, count_classes
 
 _COLUMNS_WITH_STATISTICS = ("architecture", "strength", "accuracy")
@@ -144,7 +145,7 @@ class ParquetWriter:
             [pa.array(column_values[name], column.dtype) for name, column in columns.items()], schema=schema
         )
 
-    def _measured_values(self, values: StoredColumn, column: ParquetColumn) -> Any:
+    def _measured_values(self, values: StackedColumn, column: ParquetColumn) -> Any:
         if self._key_format.is_measure or isinstance(values, list):
             return [array.tolist() for array in values]
         element = column.source_column.element if column.source_column else None

@@ -4,33 +4,27 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from robust201.core.errors import IncompleteError
 from robust201.core.records import Unit
 from robust201.evaluation.measurements import merge_values
 from robust201.store.folder import ResultsFolder
 from robust201.store.names import Listing, Names, ShardName, names_of, shard_name
-from robust201.store.shards import Shard, decode
+from robust201.store.shards import Shard, StackedColumn, decode, stack
 from robust201.sweep.parts import find_rows
 from robust201.sweep.plan import PlannedKey
-from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, Values
+from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS
 
-UnitRows = Mapping[float, Values]
-"""Columns of a unit by strength."""
+UnitColumns: TypeAlias = Mapping[str, StackedColumn]
+"""Columns of the strengths of a unit, by name."""
 
-ChosenFiles: TypeAlias = Mapping[tuple[int, float], ShardName]
-"""File that provides each strength of each slice."""
-
-READ_AHEAD_BYTES = 128 << 10
+READ_AHEAD_BYTES = 1 << 18
 """Minimum total size of the files that are read before the first of them is decoded."""
 
 T = TypeVar("T")
-
-StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 
 
 class UnitResults(Protocol):
@@ -40,8 +34,8 @@ class UnitResults(Protocol):
     def provenances(self) -> Iterable[Any]:
         """Distinct provenances of the results that were read, as mappings or pairs of name and value."""
 
-    def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
-        """Yield each unit with its columns by strength."""
+    def __iter__(self) -> Iterator[tuple[Unit, UnitColumns]]:
+        """Yield each unit with the columns of its strengths."""
 
 
 def decode_shard(folder: ResultsFolder, name: ShardName, content: bytes, columns: Collection[str] = ()) -> Shard:
@@ -69,6 +63,19 @@ def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard:
     if (shard.start, shard.stop) != expected:
         fault = f"images {shard.start}:{shard.stop} instead of {expected[0]}:{expected[1]}"
         raise folder.set_aside(name, fault)
+
+
+_FileOfSlice: TypeAlias = tuple[ShardName, list[float]]
+"""A file, and the strengths that it provides."""
+
+
+class _UnitFiles(NamedTuple):
+    """The files of each slice of a unit, and their contents."""
+
+    unit: Unit
+    strengths: Sequence[float]
+    slices: Sequence[Sequence[_FileOfSlice]]
+    contents: Mapping[ShardName, bytes]
 
 
 class KeyRows:
@@ -118,21 +125,21 @@ class KeyRows:
             rows_of_network.setdefault(position, []).append(row)
         return rows_of_network
 
-    def __iter__(self) -> Iterator[tuple[Unit, UnitRows]]:
-        """Yield each unit with its columns by strength, in the order of `networks` (see the class).
+    def __iter__(self) -> Iterator[tuple[Unit, UnitColumns]]:
+        """Yield each unit with the columns of its strengths, in the order of `networks` (see the class).
 
         Raises:
             IncompleteError: a part is missing, or files were computed from different corrupted images.
             ShardDamagedError: a shard is damaged.
         """
-        files = ((network, *self._read_files(network, self.key.strengths)) for network in self._networks)
+        files = (self._read_files(network, self.key.strengths) for network in self._networks)
         # Reading several small files before decoding them takes less time than reading and decoding in turn.
-        for bundle in _bundle(files, lambda item: sum(map(len, item[2].values())), READ_AHEAD_BYTES):
-            for network, chosen, contents in bundle:
-                yield self.key.unit(network), self._decode(network, chosen, contents, self._columns)
+        for bundle in _bundle(files, lambda unit_files: sum(map(len, unit_files.contents.values())), READ_AHEAD_BYTES):
+            for unit_files in bundle:
+                yield unit_files.unit, self._decode(unit_files, self._columns)
 
-    def read(self, network: int, columns: Collection[str] = (), strengths: Collection[float] = ()) -> UnitRows:
-        """Return some or all columns and strengths of a network's unit.
+    def read(self, network: int, columns: Collection[str] = (), strengths: Sequence[float] = ()) -> UnitColumns:
+        """Return some or all columns of some or all strengths of a network's unit.
 
         Raises:
             ValueError: the key has no such column.
@@ -140,52 +147,59 @@ class KeyRows:
         """
         if {*columns} - {*self.key.columns}:  # a file without them is not damaged
             raise ValueError(f"Reading results failed: {self.key.key} has columns {self.key.columns}, not {columns}.")
-        return self._decode(network, *self._read_files(network, strengths or self.key.strengths), columns)
+        return self._decode(self._read_files(network, strengths or self.key.strengths), columns)
 
-    def _read_files(self, network: int, strengths: Collection[float]) -> tuple[ChosenFiles, dict[ShardName, bytes]]:
-        """Return the file of each strength of each slice, and the contents of the files."""
-        key, files = self.key, self._choose_files(network)
-        required = [(index, strength) for strength in strengths for index in range(int(key.n_slices[network]))]
-        if not files.keys() >= {*required}:
-            index, strength = min({*required} - files.keys())
-            raise IncompleteError(
-                f"Reading results failed for {key.unit(network).label}: slice {index} at strength {strength:g} is "
-                "missing. Run the sweep again."
-            )
-        chosen = {slice_and_strength: files[slice_and_strength] for slice_and_strength in required}
+    def _read_files(self, network: int, strengths: Sequence[float]) -> _UnitFiles:
+        """Read the files with strengths of a network's unit."""
+        unit = self.key.unit(network)
+        slices = self._choose_files(network, unit, strengths)
         try:
-            return chosen, {name: self._folder.read(name) for name in dict.fromkeys(chosen.values())}
+            contents = {name: self._folder.read(name) for files in slices for name, _ in files}
         except FileNotFoundError as error:  # another process has moved a damaged file aside since the listing
             vanished = error.filename or "a file"
             raise IncompleteError(
-                f"Reading results failed for {key.unit(network).label}: {vanished} has vanished since the results "
-                "were listed. Run the same command again; if it fails again, run the sweep."
+                f"Reading results failed for {unit.label}: {vanished} has vanished since the results were listed. Run "
+                "the same command again; if it fails again, run the sweep."
             ) from error
+        return _UnitFiles(unit, strengths, slices, contents)
 
-    def _decode(
-        self, network: int, chosen: ChosenFiles, contents: Mapping[ShardName, bytes], columns: Collection[str]
-    ) -> UnitRows:
-        """Decode files, and merge the columns of slices."""
-        key, n_slices, columns = self.key, int(self.key.n_slices[network]), columns or self.key.columns
-        # To merge the means of slices, counts are required; to merge accuracies, only the numbers of images.
-        needs_counts = n_slices > 1 and {*columns} != {"accuracy"}
-        counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(key.columns) if needs_counts else set()
-        shards = {name: self._decode_file(name, content, {*columns, *counts}) for name, content in contents.items()}
-        slices: dict[float, list[Shard]] = {}
-        for (_, strength), name in chosen.items():
-            slices.setdefault(strength, []).append(shards[name])
-        label = key.unit(network).label
-        return {strength: _merge(shards, strength, columns, label) for strength, shards in slices.items()}
-
-    def _choose_files(self, network: int) -> dict[tuple[int, float], ShardName]:
-        """Return the file that provides each strength of each slice; if there are several, the first by name."""
-        chosen: dict[tuple[int, float], ShardName] = {}
+    def _choose_files(self, network: int, unit: Unit, strengths: Sequence[float]) -> list[list[_FileOfSlice]]:
+        """Return the files of each slice, and the strengths that each provides: the first by name, if several do."""
+        files: list[list[_FileOfSlice]] = [[] for _ in range(int(self.key.n_slices[network]))]
+        missing = [list(strengths) for _ in files]
         for row in self._rows_of_network.get(network, ()):  # in the order of names
             name = shard_name(self.key.dataset, self._names[row])
-            if set(self.key.columns) <= set(self._folder.read_tuple(name.columns)):
-                for strength in self._folder.read_tuple(name.strengths):
-                    chosen.setdefault((name.slice, strength), name)
-        return chosen
+            if missing[name.slice] and set(self.key.columns) <= set(self._folder.read_tuple(name.columns)):
+                provided = self._folder.read_tuple(name.strengths)
+                found = [strength for strength in missing[name.slice] if strength in provided]
+                if found:
+                    files[name.slice].append((name, found))
+                    missing[name.slice] = [strength for strength in missing[name.slice] if strength not in found]
+        for index, missing_of_slice in enumerate(missing):
+            if missing_of_slice:
+                raise IncompleteError(
+                    f"Reading results failed for {unit.label}: slice {index} at strength {missing_of_slice[0]:g} is "
+                    "missing. Run the sweep again."
+                )
+        return files
+
+    def _decode(self, files: _UnitFiles, columns: Collection[str]) -> UnitColumns:
+        """Decode the files of a unit, and merge the columns of its slices."""
+        columns = columns or self.key.columns
+        # To merge the means of slices, counts are required; to merge accuracies, only the numbers of images.
+        needs_counts = len(files.slices) > 1 and {*columns} != {"accuracy"}
+        counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(self.key.columns) if needs_counts else set()
+        columns_to_read = {*columns, *counts}
+        slices, n_images = [], []
+        for files_of_slice in files.slices:
+            shards = [
+                (self._decode_file(name, files.contents[name], columns_to_read), provided)
+                for name, provided in files_of_slice
+            ]
+            slices.append(_join(shards, files.strengths))
+            n_images.append(shards[0][0].n_images)
+        merged = _merge(slices, n_images, files.unit.label) if len(slices) > 1 else slices[0]
+        return {column: merged[column] for column in columns}
 
     def _decode_file(self, name: ShardName, content: bytes, columns: Collection[str]) -> Shard:
         shard = decode_shard(self._folder, name, content, columns)
@@ -208,40 +222,45 @@ def _open_folder(root: Path) -> ResultsFolder:
     return ResultsFolder.open(root)
 
 
-def _merge(slices: Sequence[Shard], strength: float, columns: Collection[str], name: str) -> Values:
-    rows = [shard.rows[strength] for shard in slices]
-    if len(rows) == 1:
-        values = rows[0]
-    elif {*columns} == {"accuracy"}:
-        values = {"accuracy": _merge_accuracies(rows, [shard.stop - shard.start for shard in slices])}
-    else:
-        values = merge_values(rows, name=name)
-    return {column: values[column] for column in columns}
+def _join(shards: Sequence[tuple[Shard, list[float]]], strengths: Sequence[float]) -> UnitColumns:
+    """Return the columns of strengths, each from the shard that provides it."""
+    if len(shards) == 1 and shards[0][0].unit.strengths == tuple(strengths):
+        return shards[0][0].columns
+    rows = {strength: shard.rows[strength] for shard, provided in shards for strength in provided}
+    return {name: stack([rows[strength][name] for strength in strengths]) for name in rows[strengths[0]]}
 
 
-def _merge_accuracies(rows: Sequence[Values], n_images: Sequence[int]) -> NDArray[np.float64]:
-    n_correct = [round(float(values["accuracy"]) * count) for values, count in zip(rows, n_images, strict=True)]
-    return np.array(sum(n_correct) / sum(n_images))
+def _merge(slices: Sequence[UnitColumns], n_images: Sequence[int], name: str) -> UnitColumns:
+    """Merge the columns of slices."""
+    if slices[0].keys() == {"accuracy"}:
+        n_correct = [np.rint(values["accuracy"] * count) for values, count in zip(slices, n_images, strict=True)]
+        return {"accuracy": np.sum(n_correct, axis=0) / sum(n_images)}
+    n_strengths = len(next(iter(slices[0].values())))
+    rows = [
+        merge_values([{column: values[column][index] for column in values} for values in slices], name=name)
+        for index in range(n_strengths)
+    ]
+    return {column: stack([row[column] for row in rows]) for column in rows[0]}
 
 
 @dataclass(frozen=True, eq=False)
 class RowBatch:
-    """Columns of the E evaluations of some units, ordered by unit and strength.
-
-    A column is an array (E, …), or a list of E arrays if their shapes differ.
-    """
+    """Columns of the evaluations of some units, ordered by unit and strength."""
 
     units: tuple[Unit, ...]
-    columns: Mapping[str, StoredColumn]
+    columns: Mapping[str, StackedColumn]
 
 
-def iter_batches(rows: Iterable[tuple[Unit, UnitRows]], min_bytes: int) -> Iterator[RowBatch]:
+def iter_batches(rows: Iterable[tuple[Unit, UnitColumns]], min_bytes: int) -> Iterator[RowBatch]:
     """Yield the units' columns in batches, all but the last of at least `min_bytes`."""
     yield from map(make_batch, _bundle(rows, _bytes_of_row, min_bytes))
 
 
-def _bytes_of_row(row: tuple[Unit, UnitRows]) -> int:
-    return sum(array.nbytes for values in row[1].values() for array in values.values())
+def _bytes_of_row(row: tuple[Unit, UnitColumns]) -> int:
+    return sum(
+        sum(array.nbytes for array in column) if isinstance(column, list) else column.nbytes
+        for column in row[1].values()
+    )
 
 
 def _bundle(items: Iterable[T], bytes_of: Callable[[T], int], min_bytes: int) -> Iterator[list[T]]:
@@ -258,12 +277,14 @@ def _bundle(items: Iterable[T], bytes_of: Callable[[T], int], min_bytes: int) ->
         yield bundle
 
 
-def make_batch(rows: Sequence[tuple[Unit, UnitRows]]) -> RowBatch:
+def make_batch(rows: Sequence[tuple[Unit, UnitColumns]]) -> RowBatch:
     """Return the columns of some units as one batch."""
-    evaluations = [columns[strength] for unit, columns in rows for strength in unit.strengths]
-    columns = {name: _stack([np.asarray(values[name]) for values in evaluations]) for name in evaluations[0]}
+    columns = {name: _concatenate([values[name] for _, values in rows]) for name in rows[0][1]}
     return RowBatch(tuple(unit for unit, _ in rows), columns)
 
 
-def _stack(arrays: list[NDArray[Any]]) -> StoredColumn:
-    return arrays if len({array.shape for array in arrays}) > 1 else np.array(arrays)
+def _concatenate(columns: Sequence[StackedColumn]) -> StackedColumn:
+    shapes = {array.shape[1:] for array in columns if not isinstance(array, list)}
+    if len(shapes) > 1 or any(isinstance(column, list) for column in columns):
+        return [array for column in columns for array in column]
+    return np.concatenate(columns)

@@ -83,8 +83,5 @@ def read_outcomes(results: Path, dataset: str, keys: Sequence[str]) -> KeyOutcom
 
 def _read_key(rows: KeyRows, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the outcomes (A, S, N) under a key."""
-    outcomes = [
-        [columns[PREDICTIONS] == labels for columns in rows.read(network, (PREDICTIONS,)).values()]
-        for network in range(len(rows.key.networks))
-    ]
-    return np.array(outcomes)
+    networks = range(len(rows.key.networks))
+    return np.array([rows.read(network, (PREDICTIONS,))[PREDICTIONS] == labels for network in networks])

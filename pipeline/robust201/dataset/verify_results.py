@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from robust201.core.errors import IncompleteError, InputError, StorageError
-from robust201.core.records import CLEAN_STRENGTH
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.diff import read_numbers
 from robust201.dataset.export import export_results
@@ -145,7 +144,7 @@ def check_clean_accuracy(plan: Plan, folder: ResultsFolder) -> WeightsCheck:
             recorded = plan.facts.recorded_accuracies.get(unit.checkpoint_sha256)
             if recorded is None or n_test == UNKNOWN_COUNT or any(True for _ in state.missing_parts(position)):
                 continue
-            measured = float(rows.read(position, ("accuracy",))[CLEAN_STRENGTH]["accuracy"])
+            measured = float(rows.read(position, ("accuracy",))["accuracy"][0])
             tolerance = ACCURACY_TOLERANCE[plan.config.precision]
             network = unit.dataset, unit.architecture, unit.weights
             accuracies.append(CleanAccuracy(*network, measured, recorded, unit.n_images, n_test, tolerance))

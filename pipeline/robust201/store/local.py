@@ -54,9 +54,8 @@ class LocalFolder:
         """
         try:
             with open(f"{self.root}/{path}", "rb") as stream:  # noqa: PTH123 - faster than a Path
-                size = os.fstat(stream.fileno()).st_size
                 stream.seek(start)
-                return stream.read(max(0, (size if stop is None else min(stop, size)) - start))
+                return stream.read(-1 if stop is None else stop - start)
         except FileNotFoundError:
             raise
         except IsADirectoryError as error:

@@ -9,7 +9,7 @@ provenance, which is never part of an id.
 import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -24,6 +24,9 @@ from robust201.tasks.columns import COLUMNS, Values, count_classes, stored_order
 METADATA_KEY = "robust201"
 VERSION = 1
 
+StackedColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
+"""A column of E evaluations: an array (E, …), or a list of E arrays if their shapes differ."""
+
 
 @dataclass(frozen=True, eq=False)
 class Shard:
@@ -33,7 +36,7 @@ class Shard:
         unit: the unit, with only the file's strengths.
         start: position of the first image.
         stop: position after the last image.
-        rows: columns by strength (see `core.records.EvaluationResult.values`).
+        columns: columns of the unit's strengths (see `core.records.EvaluationResult.values`).
         provenance: versions, host and device that computed the rows.
         pixels: hashes of the corrupted images that were used, by strength; empty if there are none.
     """
@@ -41,9 +44,21 @@ class Shard:
     unit: Unit
     start: int
     stop: int
-    rows: Mapping[float, Values]
+    columns: Mapping[str, StackedColumn]
     provenance: Mapping[str, str]
     pixels: Mapping[float, str]
+
+    @property
+    def n_images(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> dict[float, Values]:
+        """The columns by strength."""
+        return {
+            strength: {name: np.asarray(column[row]) for name, column in self.columns.items()}
+            for row, strength in enumerate(self.unit.strengths)
+        }
 
 
 def encode(results: Sequence[EvaluationResult], *, pixels: Sequence[str] = ()) -> bytes:
@@ -77,17 +92,15 @@ def _to_arrow(values: Sequence[NDArray[Any]]) -> pa.Array:
 
 
 def _write(table: pa.Table, labels: str) -> bytes:
+    lists = {f"{field.name}.list.element": field.type for field in table.schema if pa.types.is_list(field.type)}
     # Byte-stream-split makes confidences 10% smaller; a dictionary would make them 20% larger.
-    float_lists = [
-        f"{field.name}.list.element"
-        for field in table.schema
-        if pa.types.is_list(field.type) and pa.types.is_floating(field.type.value_type)
-    ]
+    float_lists = [path for path, dtype in lists.items() if pa.types.is_floating(dtype.value_type)]
     sink = io.BytesIO()
     with pq.ParquetWriter(
         sink,
         table.schema,
-        compression="zstd",
+        # To start a decompressor takes longer than to read a column with one number per strength.
+        compression=dict.fromkeys(lists, "zstd"),
         use_dictionary=False,
         column_encoding=dict.fromkeys(float_lists, "BYTE_STREAM_SPLIT"),
         write_statistics=False,
@@ -108,35 +121,42 @@ def decode(content: bytes, columns: Collection[str] = ()) -> Shard:
         reader = ParquetReader()  # `pq.ParquetFile` takes 1.3 times as long, and `pq.read_table` 3 times as long
         reader.open(pa.BufferReader(content), use_memory_map=False)
         stored = [path[0] for path in reader.column_paths]
-        names_to_read = columns or stored  # if all columns are read, strengths are compared with the labels
-        table = {name: reader.read_column(stored.index(name)) for name in names_to_read if name in stored}
         labels = orjson.loads(reader.metadata.metadata[METADATA_KEY.encode()])
         if labels["version"] != VERSION:
             raise ValueError(f"version {labels['version']}, not {VERSION}")
         fields = labels["unit"]
         unit = Unit(**fields | {name: tuple(fields[name]) for name in ("strengths", "columns")})
-        n_images = labels["stop"] - labels["start"]
-        names = [name for name in table if name not in {"strength", "seconds"}]
-        arrays = {name: _from_arrow(table[name], name, labels["n_classes"], n_images) for name in names}
-        strengths = table["strength"].to_pylist() if not columns else unit.strengths
-        rows = {strength: {name: arrays[name][row] for name in names} for row, strength in enumerate(strengths)}
-        if not set(columns) <= set(names):
-            raise ValueError(f"columns {names}, not {sorted(columns)}")
-        if tuple(strengths) != unit.strengths or {len(rows), *map(len, arrays.values())} != {len(strengths)}:
-            raise ValueError(f"strengths {strengths}, not {list(unit.strengths)}")
-        pixels = dict(zip(strengths, labels["pixels"], strict=True)) if labels["pixels"] else {}
-        return Shard(unit, labels["start"], labels["stop"], rows, labels["provenance"], pixels)
-    except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
+        if not columns:  # strengths are compared with the labels only if all columns are read
+            columns = [name for name in stored if name not in {"strength", "seconds"}]
+            strengths = reader.read_column(stored.index("strength")).to_pylist()
+            if tuple(strengths) != unit.strengths or len({*strengths}) != len(strengths):
+                raise ValueError(f"strengths {strengths}, not {list(unit.strengths)}")
+        elif not set(columns) <= set(stored):
+            raise ValueError(f"columns {stored}, not {sorted(columns)}")
+        n_classes, n_images = labels["n_classes"], labels["stop"] - labels["start"]
+        arrays = {
+            name: _from_arrow(reader.read_column(stored.index(name)), name, n_classes, n_images) for name in columns
+        }
+        if any(len(array) != len(unit.strengths) for array in arrays.values()):
+            raise ValueError(f"columns whose lengths are not {len(unit.strengths)}")
+        pixels = dict(zip(unit.strengths, labels["pixels"], strict=True)) if labels["pixels"] else {}
+        return Shard(unit, labels["start"], labels["stop"], arrays, labels["provenance"], pixels)
+    except (pa.ArrowException, OSError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"not a valid shard ({type(error).__name__}: {error})") from error
 
 
-def _from_arrow(column: pa.ChunkedArray, name: str, n_classes: int, n_images: int) -> list[NDArray[Any]]:
+def _from_arrow(column: pa.ChunkedArray, name: str, n_classes: int, n_images: int) -> StackedColumn:
     if column.null_count:
         raise ValueError(f"{name} with an empty cell")
-    if not pa.types.is_list(column.type):
-        return list(map(np.asarray, column.to_numpy()))
-    array = column.combine_chunks()
-    values = array.flatten().to_numpy(zero_copy_only=False)
+    array = column.chunk(0)
+    if not pa.types.is_list(array.type):
+        return np.from_dlpack(array)  # `to_numpy` would import pandas
+    values = np.from_dlpack(array.flatten())
     if name not in COLUMNS:
-        return np.split(values, array.offsets.to_numpy()[1:-1])
-    return list(values.reshape(len(array), *COLUMNS[name].shape(n_classes, n_images)))
+        return stack(np.split(values, array.offsets.tolist()[1:-1]))
+    return values.reshape(len(array), *COLUMNS[name].shape(n_classes, n_images))
+
+
+def stack(arrays: list[NDArray[Any]]) -> StackedColumn:
+    """Return arrays as one array, or unchanged if their shapes differ."""
+    return arrays if len({array.shape for array in arrays}) > 1 else np.array(arrays)
