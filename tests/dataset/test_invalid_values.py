@@ -119,6 +119,9 @@ INVALID_ROWS: dict[str, tuple[str, Change]] = {
     "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table])),
     "an accuracy above 1": ("pgd", replace_column("accuracy", [1.5] * 9)),
     "a missing row": ("pgd", lambda table: table.slice(1)),
+    "results on no images": ("pgd", replace_column("n_images", [0] * 9)),
+    "results of another key": ("pgd", replace_column("key", ["fgsm"] * 9)),
+    "results on another dataset": ("pgd", replace_column("dataset", ["digits"] * 9)),
 }
 
 

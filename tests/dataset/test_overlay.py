@@ -65,10 +65,11 @@ def test_accuracies_of_overlay_come_from_last_folder(published_folder, custom_fo
 
 
 def write_measure(folder: Path, values: dict, protocol: dict | None) -> Path:
-    """Write an export of a measure with its protocol in sweep.json."""
+    """Write an export of a measure with its protocol in sweep.json; clean images have a protocol with its images."""
     write_results(folder, {"clean": {"0": 0.9, "2": 0.8}})
     write_results(folder, {"jacobian": values}, measurement="squared_norm")
-    protocols = [] if protocol is None else [{"dataset": "cifar10", "key": "jacobian", **protocol}]
+    payloads = {"jacobian": protocol, "clean": {"images": protocol["images"]}} if protocol else {}
+    protocols = [{"dataset": "cifar10", "key": key, **payload} for key, payload in payloads.items()]
     return write_sweep_json(folder, {"cifar10": {"clean": [0], "jacobian": [0]}}, {"protocols": protocols})
 
 
@@ -95,6 +96,20 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
         with pytest.raises(ConfigError, match=message):
             read_measure()
     assert dataset.accuracy(0, "cifar10", "clean") == 0.9
+
+
+@pytest.mark.parametrize(
+    "fields", [{"parameters": {"steps": 3}}, {"network": {"channels": 4}}, {"corruption": {"source": "generated"}}]
+)
+def test_overlay_rejects_results_of_different_attacks_cells_or_images(tmp_path, fields):
+    protocols = {"parameters": {"steps": 40}, "network": {"channels": 16}, "engine": "fused"}
+    for name, changes in {"first": {}, "other": fields, "engine": {"engine": "reference"}}.items():
+        write_results(tmp_path / name, {"pgd": {"0": [0.5, 0.1]}})
+        record = {"protocols": [{"dataset": "cifar10", "key": "pgd", **protocols, **changes}]}
+        write_sweep_json(tmp_path / name, {"cifar10": {"pgd": [1, 8]}}, record)
+    assert len(Dataset(tmp_path / "first", tmp_path / "engine", tmp_path / "first").table) == 2
+    with pytest.raises(ConfigError, match=f"other: .*{next(iter(fields))}"):
+        Dataset(tmp_path / "first", tmp_path / "other").accuracies("cifar10")
 
 
 def test_overlay_rejects_different_spaces(tmp_path, published_folder):

@@ -1,11 +1,14 @@
 """Verification of exported and published datasets, without the results folders from which they were exported."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from robust201.cli.options import results_of
@@ -124,6 +127,21 @@ def test_verify_dataset_compares_accuracies_with_confusion_matrices(
     (problem,) = verify_dataset(tmp_path).problems
     assert "pgd_accuracy.json: expected an accuracy of " in problem
     assert "#0 at strength 0.5" in problem
+
+
+@pytest.mark.parametrize("column", ["accuracy", "correct_bits"])
+def test_verify_dataset_finds_missing_accuracies_and_wrong_outcomes(tmp_path: Path, column: str) -> None:
+    shutil.copytree("benchmark_data/cells-cifar10", tmp_path / "copy")
+    (tmp_path / "copy/SHA256SUMS").unlink()
+    path = tmp_path / "copy/parquet/dataset=cifar10/key=clean/part-0.parquet"
+    table = pq.read_table(path, partitioning=None)
+    bits = pa.array([bytes(63)] * len(table), pa.binary())
+    changed = table.drop_columns(["accuracy"])
+    if column == "correct_bits":
+        changed = table.set_column(table.schema.names.index(column), column, bits)
+    pq.write_table(changed, path)
+    (problem,) = verify_dataset(tmp_path / "copy").problems
+    assert column in problem
 
 
 def test_verify_command_reports_counts_and_rejects_options_for_results_folders(tmp_path: Path, robust201: Any) -> None:

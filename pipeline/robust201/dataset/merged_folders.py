@@ -265,32 +265,43 @@ class MergedFolders:
             )
 
     def _check_protocols(self, dataset: str, key: str) -> None:
-        """Check that all folders computed a measure under the same protocol, if sweep.json contains protocols.
+        """Check that all folders computed a key under the same protocol, if sweep.json contains protocols.
 
-        A measure's numbers from different images or parameters are not comparable, and must not be combined.
+        Results of different attacks, cells or corrupted images must not be combined, nor, for a measure, of different
+        images.
 
         Raises:
             ConfigError: protocols differ.
         """
-        if len(self.folders) < 2 or self.kind_of(key) != "measure":
+        if len(self.folders) < 2:
             return
-        protocols = [
-            (folder, protocol)
+        protocols_by_folder = {
+            folder: {canonical_json(protocol): protocol for protocol in map(self._comparable_fields, payloads)}
             for folder in self.folders
-            if folder.has_key(dataset, key)
-            for protocol in folder.protocols_of(dataset, key)
-        ]
-        for folder, protocol in protocols[1:]:
-            first_folder, first_protocol = protocols[0]
-            if canonical_json(protocol) != canonical_json(first_protocol):
+            if folder.has_key(dataset, key) and (payloads := folder.protocols_of(dataset, paper_key(key)))
+        }
+        for (first_folder, first), (folder, protocols) in itertools.pairwise(protocols_by_folder.items()):
+            if first.keys() != protocols.keys():
                 from robust201.sweep.protocol import list_differences
 
+                # If all protocols of a folder are also the other folder's, any of them shows a difference.
+                old = [first[text] for text in first.keys() - protocols.keys()] or [*first.values()]
+                new = [protocols[text] for text in protocols.keys() - first.keys()] or [*protocols.values()]
+                differences = list_differences(old[0], new[0])
                 raise ConfigError(
                     f"Reading {key} of {dataset} failed for {first_folder.path} and {folder.path}: their protocols "
-                    f"differ ({', '.join(list_differences(first_protocol, protocol))}). Read the folders one by one, "
-                    "or show both in one figure: `robust201 plot measure-correlations FIRST --measures SECOND --out "
-                    "FILE`."
+                    f"differ ({', '.join(differences)}). Read the folders one by one; `robust201 diff` compares them."
                 )
+
+    def _comparable_fields(self, protocol: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of a protocol that must be equal in all folders; rows may have different `n_images`."""
+        if self.kind_of(protocol["key"]) == "measure":
+            return protocol
+        names = ["parameters", "file_sha256", *(["network"] if self.space is not None else [])]
+        is_generated = protocol.get("corruption", {}).get("source") == "generated"
+        return {name: protocol[name] for name in names if name in protocol} | {
+            "corruption": {"is_generated": is_generated}
+        }
 
     def kind_of(self, key: str) -> str:
         """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure`` or, if unknown, ``other``."""

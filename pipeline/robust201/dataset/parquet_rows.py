@@ -123,6 +123,8 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
     """Convert a table; rows without a value are left out, unless the measurement is confidence or a measure."""
     if table["architecture"].null_count or table["strength"].null_count:
         raise _malformed_error(path, "rows without an architecture or strength")
+    if "n_images" in table.column_names and pc.any(pc.less(table["n_images"], 1)).as_py():
+        raise _malformed_error(path, "a number of images below 1")
     sources = column_sources(measurement)
     first_column = table[next(iter(sources))]
     if first_column.null_count and measurement in MEASUREMENTS and measurement != "confidence":
@@ -194,6 +196,17 @@ def _check_columns(path: Path) -> None:
     for name in ("architecture", "strength", "key"):
         if name not in column_names(path):
             raise _malformed_error(path, f"no column `{name}`")
+
+
+def check_hive_names(path: Path) -> None:
+    """Check that the columns `dataset` and `key` have the values in the names of the file's folders.
+
+    Raises:
+        ResultsError: they differ.
+    """
+    for folder, column in ((path.parent, "key"), (path.parent.parent, "dataset")):
+        if (values := read_distinct_values(path, column)) and values != [folder.name.removeprefix(f"{column}=")]:
+            raise _malformed_error(path, f"the {column} {', '.join(map(str, values))}")
 
 
 def _malformed_error(path: Path, fault: str) -> ResultsError:
