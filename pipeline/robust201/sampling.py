@@ -61,11 +61,16 @@ class ChosenImages:
                 f"Reading chosen images failed for {path}: it is missing or was not written by ChosenImages.save "
                 f"({type(error).__name__}). Choose the images again."
             ) from error
-        is_consistent = {*chosen.images} <= {*chosen.population} and len(chosen.strata) == len(chosen.population)
+        population = {*chosen.population}
+        is_consistent = (
+            [*chosen.images] == sorted(population & {*chosen.images})
+            and [*chosen.population] == sorted(population)
+            and len(chosen.strata) == len(population)
+        )
         if not is_consistent or np.any(chosen.sample.sizes < np.minimum(MIN_PER_STRATUM, chosen.sample.counts)):
             raise ConfigError(
-                f"Reading chosen images failed for {path}: some images are not in the population, or a stratum has "
-                f"fewer than {MIN_PER_STRATUM} chosen images. Choose the images again."
+                f"Reading chosen images failed for {path}: positions do not ascend or are not in the population, or a "
+                f"stratum has fewer than {MIN_PER_STRATUM} chosen images. Choose the images again."
             )
         return chosen
 
@@ -88,10 +93,10 @@ def choose_images(
             is out of range.
         IncompleteError: results of the pilot are missing.
     """
-    if len({key, *cheap}) <= len(cheap):
+    if len({key, *cheap}) <= max(len(cheap), 1):
         raise ConfigError(
-            f"Choosing images failed for {key}: the key and the cheap keys must be distinct, got {', '.join(cheap)}. "
-            "Correct `cheap`."
+            f"Choosing images failed for {key}: expected one or more other keys in `cheap`, got "
+            f"{', '.join(cheap) or 'none'}. Correct `cheap`."
         )
     outcomes = read_outcomes(Path(pilot), dataset, [key, *cheap])
     model = _make_pilot(outcomes, key)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import altair as alt
 import pytest
 
-from robust201.analysis.dataset_results import MEAN_NOTE, DatasetResults, read_results
+from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.core.colours import PAPER
 from robust201.core.errors import ResultsError
 from robust201.dataset.reader import Dataset
@@ -32,10 +32,10 @@ def find_objects(spec) -> list[dict]:
     return objects + [spec_object for child in children for spec_object in find_objects(child)]
 
 
-def specify(name, results, **options) -> dict:
+def specify(name, results) -> dict:
     """Return the specification of a figure's file."""
     frame = FIGURES[name].compute(results)
-    return specify_file(FIGURES[name].draw(frame, results), WIDTH, 45, PAPER, **options)
+    return specify_file(FIGURES[name].draw(frame, results), WIDTH, 45, PAPER)
 
 
 def find_titles(name, results) -> list[str]:
@@ -216,14 +216,6 @@ def test_pdf_has_truetype_text_and_no_dates(dataset, tmp_path):
     assert b"/FontFile2" in pdf
     assert b"/Type3" not in pdf
     assert b"Date" not in pdf
-
-
-@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.shows_means])
-@pytest.mark.slow_combinations
-def test_figures_of_means_state_their_weighting(tied_results, name):
-    title = specify(name, tied_results, notes=(MEAN_NOTE,))["title"]
-    assert " ".join(title.get("subtitle") or title["text"]).endswith(MEAN_NOTE)
-    assert MEAN_NOTE in FIGURES[name].description
 
 
 def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path, monkeypatch):

@@ -157,14 +157,6 @@ def test_generate_rejects_a_folder_with_another_recipe_or_other_images(tmp_path,
     assert read_tree(tmp_path) == original_tree
 
 
-def test_store_rejects_a_missing_file(published_data):
-    folder, full_split = published_data
-    selection = select_positions(full_split, [3, 17])
-    store = open_folder(folder, selection)
-    with pytest.raises(DatasetError, match=r"jpeg_compression\.npy: .* no such file"):
-        store("jpeg_compression", 1, selection.indices)
-
-
 @pytest.mark.parametrize("fault", ["truncated", "empty", "another shape", "a pickle"])
 def test_store_rejects_damaged_files(published_data, fault):
     folder, full_split = published_data
@@ -237,11 +229,9 @@ def test_open_published_with_verify_checks_md5(published_data, monkeypatch):
 
 def test_open_published_rejects_invalid_files(published_data):
     folder, full_split = published_data
-    np.save(folder / "zoom_blur.npy", np.zeros((200, 32, 32), np.uint8))
     sorted_by_class = replace(full_split, labels=np.sort(full_split.labels))
     for images, options, subject in (
         (full_split, {"keys": ["frost"]}, r"frost\.npy"),
-        (full_split, {"keys": ["zoom_blur"]}, r"zoom_blur\.npy"),
         (full_split, {"n_images": 100}, r"labels\.npy"),
         (replace(full_split, dataset="digits"), {}, "digits"),
         (sorted_by_class, {}, "the same images in another order"),

@@ -4,6 +4,7 @@ import re
 import shutil
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,30 +15,16 @@ from robust201.images.downloads.fetch import fetch
 from tests.support.download_server import FILES, assert_complete, make_tar, names_in, sha256
 
 
-class RecordingProgress:
-    total = 0
-
-    def __init__(self) -> None:
-        self.n_bytes = 0
-        self.is_closed = False
-
-    def update(self, n_bytes: int) -> None:
-        self.n_bytes += n_bytes
-
-    def reset(self) -> None:
-        self.n_bytes = 0
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
 def test_fetch_unpacks_and_removes_the_archive(tmp_path, cifar10c_server):
-    progress = RecordingProgress()
+    progress = Mock(total=0)
+    progress.reset.side_effect = progress.update.reset_mock
     folder = fetch("CIFAR-10-C", tmp_path / "data", progress=progress)
     assert folder == tmp_path / "data" / "CIFAR-10-C"
     assert_complete(folder.parent)
     assert names_in(tmp_path / "data") == ["CIFAR-10-C"]
-    assert (progress.n_bytes, progress.total, progress.is_closed) == (*[len(cifar10c_server.content)] * 2, True)
+    n_bytes = sum(call.args[0] for call in progress.update.call_args_list)
+    assert n_bytes == progress.total == len(cifar10c_server.content)
+    progress.close.assert_called_once_with()
     assert fetch("CIFAR-10-C", tmp_path / "data") == folder
     assert cifar10c_server.n_requests == 1, "existing files are not downloaded again"
 

@@ -212,24 +212,6 @@ def test_readers_reject_truncated_files(nats, archive, fraction):
                 list(iter_weights(path))
 
 
-class Malicious:
-    """An object whose unpickling would run code, which fails the test."""
-
-    def __reduce__(self) -> Any:
-        return pytest.fail, ("a pickle ran code",)
-
-
-@pytest.mark.parametrize("file_name", ["000003.pickle.pbz2", "000003-FULL.pth", "000003.pth"])
-def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path, file_name):
-    content = {"200": {"arch_index": Malicious()}, "full": Malicious()}
-    if file_name.endswith("pbz2"):
-        (tmp_path / file_name).write_bytes(bz2.compress(pickle.dumps(content, 4)))
-    else:
-        torch.save(content, tmp_path / file_name)
-    with pytest.raises(CheckpointError, match=rf"{file_name}.*_pytest\.outcomes"):
-        list(iter_weights(tmp_path, datasets=["cifar10"]))
-
-
 @pytest.mark.parametrize("content", [[], {}, {"200": 3}, {"200": {"arch_index": 3, "all_results": {"cifar10": 1}}}])
 def test_readers_reject_contents_that_are_not_weights(tmp_path, content):
     (tmp_path / "000003.pickle.pbz2").write_bytes(bz2.compress(pickle.dumps(content, 4)))

@@ -132,19 +132,6 @@ def test_sweep_evaluates_several_recipes_of_a_users_space(robust201, write_sweep
     assert "Computed 0 evaluations" in robust201("run", "--allow-code", sweep).err
 
 
-def test_equal_architecture_names_in_two_files_are_two_networks(robust201, tmp_path):
-    """The tensors have equal shapes, so only the hash of the file distinguishes the networks."""
-    for seed, name in enumerate(("a", "b")):
-        (tmp_path / f"{name}.py").write_text(f"{MODELS}\n# {name}\n")
-        write_tiny_weights(tmp_path / f"{name}/tiny.safetensors", seed=seed)
-        assert import_tiny(robust201, tmp_path / name, "--space", f"{tmp_path / name}.py:build").code == 0
-    store = CheckpointStore(tmp_path / "store")
-    spaces = {f"build-{hash_file(tmp_path / f'{name}.py')[:8]}" for name in ("a", "b")}
-    assert {record.space for record in store.records()} == spaces
-    for record in store.records():
-        store.load(record)  # checks the hash; the second import must not have overwritten the file of the first
-
-
 def test_load_model_finds_a_zoo_network_in_a_store(robust201, tmp_path):
     path = write_tiny_weights(tmp_path / "source/tiny.safetensors")
     assert import_tiny(robust201, tmp_path / "source", "--space", "zoo").code == 0

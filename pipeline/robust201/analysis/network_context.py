@@ -174,7 +174,10 @@ def _check_shape(images: ImageSet, task: Task, parameters: Parameters) -> None:
     if task.kind == "corruption":
         activity, reason = "Corrupting", uncorruptible_reason(images)
     else:
-        activity, reason = "Attacking", parameters.unsupported_shape_reason(*images.images.shape[2:])
+        shape = images.images.shape[1:]
+        activity, reason = "Attacking", parameters.unsupported_shape_reason(*shape[1:])
+        if task.constraint is not None:
+            reason = reason or task.constraint.excessive_strength_reason(parameters.strengths, shape)
     if reason is not None:
         raise DatasetError(f"{activity} images failed for {task.key!r}: {reason} Change the images, or omit the key.")
 

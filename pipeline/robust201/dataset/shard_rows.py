@@ -21,7 +21,7 @@ from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS
 UnitColumns: TypeAlias = Mapping[str, StackedColumn]
 """Columns of the strengths of a unit, by name."""
 
-READ_AHEAD_BYTES = 1 << 18
+READ_AHEAD_BYTES = 256 << 10
 """Minimum total size of the files that are read before the first of them is decoded."""
 
 T = TypeVar("T")
@@ -65,17 +65,12 @@ def check_images(folder: ResultsFolder, key: PlannedKey, name: ShardName, shard:
         raise folder.set_aside(name, fault)
 
 
-_FileOfSlice: TypeAlias = tuple[ShardName, list[float]]
-"""A file, and the strengths that it provides."""
+class _File(NamedTuple):
+    """A file, the strengths that it provides, and its content."""
 
-
-class _UnitFiles(NamedTuple):
-    """The files of each slice of a unit, and their contents."""
-
-    unit: Unit
-    strengths: Sequence[float]
-    slices: Sequence[Sequence[_FileOfSlice]]
-    contents: Mapping[ShardName, bytes]
+    name: ShardName
+    strengths: list[float]
+    content: bytes
 
 
 class KeyRows:
@@ -132,11 +127,11 @@ class KeyRows:
             IncompleteError: a part is missing, or files were computed from different corrupted images.
             ShardDamagedError: a shard is damaged.
         """
-        files = (self._read_files(network, self.key.strengths) for network in self._networks)
+        units = (self._read_unit(network, self.key.strengths) for network in self._networks)
         # Reading several small files before decoding them takes less time than reading and decoding in turn.
-        for bundle in _bundle(files, lambda unit_files: sum(map(len, unit_files.contents.values())), READ_AHEAD_BYTES):
-            for unit_files in bundle:
-                yield unit_files.unit, self._decode(unit_files, self._columns)
+        for bundle in _bundle(units, _bytes_of_files, READ_AHEAD_BYTES):
+            for unit, slices in bundle:
+                yield unit, self._decode(unit, slices, self.key.strengths, self._columns)
 
     def read(self, network: int, columns: Collection[str] = (), strengths: Sequence[float] = ()) -> UnitColumns:
         """Return some or all columns of some or all strengths of a network's unit.
@@ -147,33 +142,21 @@ class KeyRows:
         """
         if {*columns} - {*self.key.columns}:  # a file without them is not damaged
             raise ValueError(f"Reading results failed: {self.key.key} has columns {self.key.columns}, not {columns}.")
-        return self._decode(self._read_files(network, strengths or self.key.strengths), columns)
+        strengths = strengths or self.key.strengths
+        return self._decode(*self._read_unit(network, strengths), strengths, columns)
 
-    def _read_files(self, network: int, strengths: Sequence[float]) -> _UnitFiles:
-        """Read the files with strengths of a network's unit."""
+    def _read_unit(self, network: int, strengths: Sequence[float]) -> tuple[Unit, list[list[_File]]]:
+        """Read the files of each slice of a network's unit. If several provide a strength, the first by name does."""
         unit = self.key.unit(network)
-        slices = self._choose_files(network, unit, strengths)
-        try:
-            contents = {name: self._folder.read(name) for files in slices for name, _ in files}
-        except FileNotFoundError as error:  # another process has moved a damaged file aside since the listing
-            vanished = error.filename or "a file"
-            raise IncompleteError(
-                f"Reading results failed for {unit.label}: {vanished} has vanished since the results were listed. Run "
-                "the same command again; if it fails again, run the sweep."
-            ) from error
-        return _UnitFiles(unit, strengths, slices, contents)
-
-    def _choose_files(self, network: int, unit: Unit, strengths: Sequence[float]) -> list[list[_FileOfSlice]]:
-        """Return the files of each slice, and the strengths that each provides: the first by name, if several do."""
-        files: list[list[_FileOfSlice]] = [[] for _ in range(int(self.key.n_slices[network]))]
-        missing = [list(strengths) for _ in files]
+        slices: list[list[_File]] = [[] for _ in range(int(self.key.n_slices[network]))]
+        missing = [list(strengths) for _ in slices]
         for row in self._rows_of_network.get(network, ()):  # in the order of names
             name = shard_name(self.key.dataset, self._names[row])
             if missing[name.slice] and set(self.key.columns) <= set(self._folder.read_tuple(name.columns)):
                 provided = self._folder.read_tuple(name.strengths)
                 found = [strength for strength in missing[name.slice] if strength in provided]
                 if found:
-                    files[name.slice].append((name, found))
+                    slices[name.slice].append(_File(name, found, self._read_file(unit, name)))
                     missing[name.slice] = [strength for strength in missing[name.slice] if strength not in found]
         for index, missing_of_slice in enumerate(missing):
             if missing_of_slice:
@@ -181,28 +164,36 @@ class KeyRows:
                     f"Reading results failed for {unit.label}: slice {index} at strength {missing_of_slice[0]:g} is "
                     "missing. Run the sweep again."
                 )
-        return files
+        return unit, slices
 
-    def _decode(self, files: _UnitFiles, columns: Collection[str]) -> UnitColumns:
+    def _read_file(self, unit: Unit, name: ShardName) -> bytes:
+        try:
+            return self._folder.read(name)
+        except FileNotFoundError as error:  # another process has moved a damaged file aside since the listing
+            vanished = error.filename or "a file"
+            raise IncompleteError(
+                f"Reading results failed for {unit.label}: {vanished} has vanished since the results were listed. Run "
+                "the same command again; if it fails again, run the sweep."
+            ) from error
+
+    def _decode(
+        self, unit: Unit, slices: Sequence[Sequence[_File]], strengths: Sequence[float], columns: Collection[str]
+    ) -> UnitColumns:
         """Decode the files of a unit, and merge the columns of its slices."""
         columns = columns or self.key.columns
         # To merge the means of slices, counts are required; to merge accuracies, only the numbers of images.
-        needs_counts = len(files.slices) > 1 and {*columns} != {"accuracy"}
+        needs_counts = len(slices) > 1 and {*columns} != {"accuracy"}
         counts = {"accuracy", COUNTS, OUTCOME_COUNTS} & set(self.key.columns) if needs_counts else set()
-        columns_to_read = {*columns, *counts}
-        slices, n_images = [], []
-        for files_of_slice in files.slices:
-            shards = [
-                (self._decode_file(name, files.contents[name], columns_to_read), provided)
-                for name, provided in files_of_slice
-            ]
-            slices.append(_join(shards, files.strengths))
-            n_images.append(shards[0][0].n_images)
-        merged = _merge(slices, n_images, files.unit.label) if len(slices) > 1 else slices[0]
+        decoded, n_images = [], []
+        for files in slices:
+            shards = [self._decode_file(file, {*columns, *counts}) for file in files]
+            decoded.append(_join(shards, [file.strengths for file in files], strengths))
+            n_images.append(shards[0].stop - shards[0].start)
+        merged = _merge(decoded, n_images, unit.label) if len(decoded) > 1 else decoded[0]
         return {column: merged[column] for column in columns}
 
-    def _decode_file(self, name: ShardName, content: bytes, columns: Collection[str]) -> Shard:
-        shard = decode_shard(self._folder, name, content, columns)
+    def _decode_file(self, file: _File, columns: Collection[str]) -> Shard:
+        name, shard = file.name, decode_shard(self._folder, file.name, file.content, columns)
         self.provenances.add(tuple(sorted(shard.provenance.items())))
         check_images(self._folder, self.key, name, shard)
         for severity, pixels in shard.pixels.items():
@@ -222,11 +213,14 @@ def _open_folder(root: Path) -> ResultsFolder:
     return ResultsFolder.open(root)
 
 
-def _join(shards: Sequence[tuple[Shard, list[float]]], strengths: Sequence[float]) -> UnitColumns:
+def _join(
+    shards: Sequence[Shard], strengths_of_shards: Sequence[Sequence[float]], strengths: Sequence[float]
+) -> UnitColumns:
     """Return the columns of strengths, each from the shard that provides it."""
-    if len(shards) == 1 and shards[0][0].unit.strengths == tuple(strengths):
-        return shards[0][0].columns
-    rows = {strength: shard.rows[strength] for shard, provided in shards for strength in provided}
+    if shards[0].unit.strengths == tuple(strengths):
+        return shards[0].columns
+    provided = zip(shards, strengths_of_shards, strict=True)
+    rows = {strength: shard.rows[strength] for shard, provided_strengths in provided for strength in provided_strengths}
     return {name: stack([rows[strength][name] for strength in strengths]) for name in rows[strengths[0]]}
 
 
@@ -254,6 +248,10 @@ class RowBatch:
 def iter_batches(rows: Iterable[tuple[Unit, UnitColumns]], min_bytes: int) -> Iterator[RowBatch]:
     """Yield the units' columns in batches, all but the last of at least `min_bytes`."""
     yield from map(make_batch, _bundle(rows, _bytes_of_row, min_bytes))
+
+
+def _bytes_of_files(unit: tuple[Unit, list[list[_File]]]) -> int:
+    return sum(len(file.content) for files in unit[1] for file in files)
 
 
 def _bytes_of_row(row: tuple[Unit, UnitColumns]) -> int:

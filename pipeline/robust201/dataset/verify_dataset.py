@@ -135,7 +135,7 @@ def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
     tolerance = _DOUBLE_ERROR if decimals is None else 0.5 * 10.0**-decimals + _DOUBLE_ERROR
     accuracies: dict[tuple[Any, str, float], tuple[float, Path]] = {}
     n_evaluations = 0
-    if folder.kind_of(key) != "measure" and folder.find(dataset, key, "accuracy") is None:
+    if "accuracy" in folder.measurements_of(dataset, key) and folder.find(dataset, key, "accuracy") is None:
         raise folder.missing_file_error(dataset, key, "accuracy")
     if (outcomes := folder.find_outcomes(dataset, key)) is not None:
         for strength in folder.strengths(dataset, key):

@@ -49,10 +49,6 @@ class Shard:
     pixels: Mapping[float, str]
 
     @property
-    def n_images(self) -> int:
-        return self.stop - self.start
-
-    @property
     def rows(self) -> dict[float, Values]:
         """The columns by strength."""
         return {
