@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
@@ -56,18 +56,19 @@ class ChosenImages:
         """Read a file that `save` wrote, or raise a ConfigError."""
         try:
             chosen = TypeAdapter(cls).validate_json(Path(path).read_bytes())
-        except (OSError, ValidationError) as error:
+            population = {*chosen.population}
+            is_valid = (
+                [*chosen.images] == sorted(population & {*chosen.images})
+                and [*chosen.population] == sorted(population)
+                and len(chosen.strata) == len(population)
+                and not np.any(chosen.sample.sizes < np.minimum(MIN_PER_STRATUM, chosen.sample.counts))
+            )
+        except (OSError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"Reading chosen images failed for {path}: it is missing or was not written by ChosenImages.save "
                 f"({type(error).__name__}). Choose the images again."
             ) from error
-        population = {*chosen.population}
-        is_consistent = (
-            [*chosen.images] == sorted(population & {*chosen.images})
-            and [*chosen.population] == sorted(population)
-            and len(chosen.strata) == len(population)
-        )
-        if not is_consistent or np.any(chosen.sample.sizes < np.minimum(MIN_PER_STRATUM, chosen.sample.counts)):
+        if not is_valid:
             raise ConfigError(
                 f"Reading chosen images failed for {path}: positions do not ascend or are not in the population, or a "
                 f"stratum has fewer than {MIN_PER_STRATUM} chosen images. Choose the images again."
@@ -95,8 +96,8 @@ def choose_images(
     """
     if len({key, *cheap}) <= max(len(cheap), 1):
         raise ConfigError(
-            f"Choosing images failed for {key}: expected one or more other keys in `cheap`, got "
-            f"{', '.join(cheap) or 'none'}. Correct `cheap`."
+            f"Choosing images failed for {key}: expected one or more distinct keys in `cheap`, without "
+            f"{key}, got {', '.join(cheap) or 'none'}. Correct `cheap`."
         )
     outcomes = read_outcomes(Path(pilot), dataset, [key, *cheap])
     model = _make_pilot(outcomes, key)

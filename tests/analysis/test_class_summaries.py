@@ -114,6 +114,7 @@ def write_matrices(path: Path, values: list, column_type: pa.DataType | None = N
     column = pa.array(values, column_type or pa.list_(pa.list_(pa.float64())))
     strengths = [float(index) for index in range(len(values))]
     columns = {"architecture": [0] * len(values), "key": ["pgd"] * len(values), "strength": strengths, "cm": column}
+    path.parent.mkdir()
     pq.write_table(pa.table(columns), path, row_group_size=2)
     return path
 
@@ -123,7 +124,7 @@ def write_matrices(path: Path, values: list, column_type: pa.DataType | None = N
 )
 def test_matrices_of_any_list_type_are_read_and_null_rows_skipped(tmp_path, column_type):
     first, second, third = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
-    path = write_matrices(tmp_path / "m.parquet", [first, None, second, third, None, None], column_type)
+    path = write_matrices(tmp_path / "key=pgd/m.parquet", [first, None, second, third, None, None], column_type)
     blocks = list(iter_parquet_rows(path, "cm"))
     assert [rows.strengths.tolist() for rows in blocks] == [[0.0], [2.0, 3.0]]
     assert np.concatenate([rows.columns["cm"] for rows in blocks]).tolist() == [first, second, third]
@@ -135,6 +136,6 @@ INCOMPLETE_MATRICES = ([[[1, 2], [3, None]]], [[[1, 2], None]], [[]])
 
 @pytest.mark.parametrize("values", [*INVALID_MATRICES, *INCOMPLETE_MATRICES])
 def test_parquet_rows_reject_invalid_or_incomplete_matrices(tmp_path, values):
-    path = write_matrices(tmp_path / "m.parquet", values)
+    path = write_matrices(tmp_path / "key=pgd/m.parquet", values)
     with pytest.raises(ResultsError, match=r"Reading .*cm failed for .*m\.parquet: expected"):
         list(iter_parquet_rows(path, "cm"))

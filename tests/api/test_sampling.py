@@ -109,8 +109,8 @@ def test_estimate_rejects_different_images_and_parameters(folders, chosen, tmp_p
     [
         ("jacobian", ["clean"], "jacobian, which is a measure"),
         ("pgd", ["clean", "jacobian"], "jacobian, which is a measure"),
-        ("pgd", ["clean", "pgd"], "other keys"),
-        ("pgd", ["clean", "clean"], "other keys"),
+        ("pgd", ["clean", "pgd"], "distinct"),
+        ("pgd", ["clean", "clean"], "distinct"),
         ("pgd", [], "none"),
     ],
 )

@@ -59,6 +59,9 @@ class Options:
     def check(self, images: ImageSet, task: Task, parameters: Parameters) -> None:
         """Check that a key can be evaluated on images, and warn about doubtful parameters once."""
         _check_shape(images, task, parameters)
+        shape, ball = images.images.shape[1:], task.constraint
+        if ball is not None and (reason := ball.excessive_strength_reason(parameters.strengths, shape)):
+            raise ConfigError(f"Attacking images failed for {task.key}: {reason}")
         for caution in parameters.cautions:
             message = f"{task.key}.{caution.field}: {caution.problem}. {caution.remedy}"
             if message not in self.shown_cautions:
@@ -174,10 +177,7 @@ def _check_shape(images: ImageSet, task: Task, parameters: Parameters) -> None:
     if task.kind == "corruption":
         activity, reason = "Corrupting", uncorruptible_reason(images)
     else:
-        shape = images.images.shape[1:]
-        activity, reason = "Attacking", parameters.unsupported_shape_reason(*shape[1:])
-        if task.constraint is not None:
-            reason = reason or task.constraint.excessive_strength_reason(parameters.strengths, shape)
+        activity, reason = "Attacking", parameters.unsupported_shape_reason(*images.images.shape[2:])
     if reason is not None:
         raise DatasetError(f"{activity} images failed for {task.key!r}: {reason} Change the images, or omit the key.")
 

@@ -310,9 +310,8 @@ class DatasetFolder:
         self, file: Path, dataset: str, key: str, measurement: str, architecture: ArchitectureId | None
     ) -> Iterator[RowBlock]:
         if file.suffix == ".parquet":
-            from robust201.dataset.parquet_rows import check_hive_names, iter_parquet_rows
+            from robust201.dataset.parquet_rows import iter_parquet_rows
 
-            check_hive_names(file)
             return iter_parquet_rows(file, measurement, architecture)
         file_measurement, column_source = ELEMENT_COLUMNS.get(measurement, (measurement, None))
         names, is_single = (dataset, spellings(key), file_measurement), self.has_single_value(dataset, key)

@@ -192,12 +192,10 @@ def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     stop_reader, stop_writer = context.Pipe(duplex=False)
-    # The keys are pickled together, because they share networks.
-    arguments = (stop_reader, keys)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_process, initargs=arguments)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_process, initargs=(stop_reader,))
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the processes inherit this mask
     try:
-        futures = [pool.submit(_write_key, index) for index in range(len(keys))]
+        futures = [pool.submit(KeyFiles.write, key) for key in keys]
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         for future in as_completed(futures):
             yield future.result()
@@ -212,20 +210,11 @@ def write_files(keys: Sequence[KeyFiles], processes: int) -> Iterator[KeyReport]
         pool.shutdown(cancel_futures=True)
 
 
-_keys: list[KeyFiles] = []
-"""The keys of the exporting process."""
-
-
-def _write_key(index: int) -> KeyReport:
-    return _keys[index].write()
-
-
-def _prepare_process(stop_reader: Connection, keys: Sequence[KeyFiles]) -> None:
-    """Keep the keys, and make this process end when the exporting process closes the pipe or dies, even by a kill.
+def _prepare_process(stop_reader: Connection) -> None:
+    """Make this process end when the exporting process closes the pipe or dies, even if it is killed.
 
     Otherwise, an orphaned process could write into a folder that another export uses by then.
     """
-    _keys[:] = keys
     reduce_gc_frequency()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
     threading.Thread(target=lambda: (wait([stop_reader]), os._exit(1)), daemon=True).start()

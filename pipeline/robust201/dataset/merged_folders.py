@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.files import resolve_bundled
-from robust201.core.records import ArchitectureId, canonical_json
+from robust201.core.records import ArchitectureId
 from robust201.dataset.folder import DatasetFolder
 from robust201.dataset.layout import (
     CLEAN,
@@ -249,7 +249,7 @@ class MergedFolders:
         if not folders:
             folder = next((folder for folder in self.folders if dataset in folder.datasets), self.folders[0])
             raise folder.missing_file_error(dataset, key, measurement)
-        self._check_protocols(dataset, key)
+        self.check_protocols(dataset, key)
         for folder in folders:
             self.check_weights(folder, dataset, key)
         return folders
@@ -264,8 +264,8 @@ class MergedFolders:
                 f"{' or '.join(map(repr, names))}, got no name. Choose one with --weights-name, or weights=… in Python."
             )
 
-    def _check_protocols(self, dataset: str, key: str) -> None:
-        """Check that all folders computed a key under the same protocol, if sweep.json contains protocols.
+    def check_protocols(self, dataset: str, key: str) -> None:
+        """Check that all folders computed a key under the same protocol, as far as sweep.json describes it.
 
         Results of different attacks, cells or corrupted images must not be combined, nor, for a measure, of different
         images.
@@ -275,19 +275,19 @@ class MergedFolders:
         """
         if len(self.folders) < 2:
             return
-        protocols_by_folder = {
-            folder: {canonical_json(protocol): protocol for protocol in map(self._comparable_fields, payloads)}
+        protocols = [
+            (folder, self._comparable_fields(protocol))
             for folder in self.folders
-            if folder.has_key(dataset, key) and (payloads := folder.protocols_of(dataset, paper_key(key)))
-        }
-        for (first_folder, first), (folder, protocols) in itertools.pairwise(protocols_by_folder.items()):
-            if first.keys() != protocols.keys():
-                from robust201.sweep.protocol import list_differences
+            if folder.has_key(dataset, key)
+            for protocol in folder.protocols_of(dataset, paper_key(key))
+        ]
+        for folder, fields in protocols[1:]:
+            from robust201.sweep.protocol import list_differences
 
-                # If all protocols of a folder are also the other folder's, any of them shows a difference.
-                old = [first[text] for text in first.keys() - protocols.keys()] or [*first.values()]
-                new = [protocols[text] for text in protocols.keys() - first.keys()] or [*protocols.values()]
-                differences = list_differences(old[0], new[0])
+            first_folder, first_fields = protocols[0]
+            # Earlier versions wrote fewer fields.
+            differences = [text for text in list_differences(first_fields, fields) if "absent" not in text]
+            if differences:
                 raise ConfigError(
                     f"Reading {key} of {dataset} failed for {first_folder.path} and {folder.path}: their protocols "
                     f"differ ({', '.join(differences)}). Read the folders one by one; `robust201 diff` compares them."
@@ -297,11 +297,12 @@ class MergedFolders:
         """Return the fields of a protocol that must be equal in all folders; rows may have different `n_images`."""
         if self.kind_of(protocol["key"]) == "measure":
             return protocol
-        names = ["parameters", "file_sha256", *(["network"] if self.space is not None else [])]
-        is_generated = protocol.get("corruption", {}).get("source") == "generated"
-        return {name: protocol[name] for name in names if name in protocol} | {
-            "corruption": {"is_generated": is_generated}
-        }
+        names = ("parameters", "file_sha256", *(["network"] if self.cost_space is not None else []))
+        fields = {name: protocol[name] for name in names if name in protocol}
+        if "corruption" in protocol:
+            is_generated = protocol["corruption"]["source"] == "generated"
+            fields["corruption"] = {"source": "generated" if is_generated else "published"}
+        return fields | {"version": protocol.get("version", protocol.get("semantics_version", "absent"))}
 
     def kind_of(self, key: str) -> str:
         """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure`` or, if unknown, ``other``."""

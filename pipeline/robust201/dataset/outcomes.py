@@ -67,6 +67,7 @@ def has_outcomes_of(reader: "MergedFolders", dataset: str, key: str) -> bool:
 def read_image_outcomes(reader: "MergedFolders", dataset: str, key: str, strength: float) -> Outcomes:
     """Read the outcomes of all networks (see `Dataset.outcomes`)."""
     packed_by_network: dict[Any, NDArray[np.uint8]] = {}
+    reader.check_protocols(dataset, key)
     for folder in reader.folders:
         file = folder.find_outcomes(dataset, key)
         if file is None or strength not in folder.strengths(dataset, key):

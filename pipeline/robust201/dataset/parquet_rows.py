@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
+from robust201.dataset.layout import paper_key
 from robust201.dataset.row_block import RowBlock, make_ids
 from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
 from robust201.statistics.outcomes import Packed, count_correct
@@ -33,7 +34,7 @@ def _convert_damage_errors(path: Path) -> Iterator[None]:
         yield
     except ResultsError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: invalid names or metadata
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:  # invalid names, types or columns
         # Arrow also raises OSError for damaged files, but without errno, which errors of the operating system have.
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -193,20 +194,14 @@ def _shape_error(path: Path, source: str, lengths: Iterable[Any]) -> ResultsErro
 
 
 def _check_columns(path: Path) -> None:
+    """Check that a file has the required columns, and the key and the dataset that its folders are named after."""
     for name in ("architecture", "strength", "key"):
         if name not in column_names(path):
             raise _malformed_error(path, f"no column `{name}`")
-
-
-def check_hive_names(path: Path) -> None:
-    """Check that the columns `dataset` and `key` have the values in the names of the file's folders.
-
-    Raises:
-        ResultsError: they differ.
-    """
-    for folder, column in ((path.parent, "key"), (path.parent.parent, "dataset")):
-        if (values := read_distinct_values(path, column)) and values != [folder.name.removeprefix(f"{column}=")]:
-            raise _malformed_error(path, f"the {column} {', '.join(map(str, values))}")
+    for folder, name in ((path.parent, "key"), (path.parent.parent, "dataset")):
+        values = read_distinct_values(path, name)
+        if values and [*map(paper_key, values)] != [paper_key(folder.name.removeprefix(f"{name}="))]:
+            raise _malformed_error(path, f"the {name} {', '.join(map(str, values))}")
 
 
 def _malformed_error(path: Path, fault: str) -> ResultsError:
@@ -233,21 +228,25 @@ def read_packed_outcomes(path: Path, strength: float) -> tuple[list[Any], list[s
     with _open_parquet(path) as file:
         names = [name for name in ("architecture", "weights", "strength", "n_images") if name in column_names(path)]
         table = file.read([*names, "accuracy", CORRECT_BITS], use_threads=False)
-    table = table.filter(pc.equal(table["strength"], strength))
-    ids, bit_rows, accuracies = (table[name].to_pylist() for name in ("architecture", CORRECT_BITS, "accuracy"))
-    image_counts = set(table["n_images"].to_pylist()) if "n_images" in names else set()
-    n_images = image_counts.pop() if len(image_counts) == 1 else 0
-    if not n_images or any(bits is None or len(bits) != -(-n_images // 8) for bits in bit_rows) or None in accuracies:
-        raise _invalid_outcomes_error(path, "rows with a wrong number of bits")
-    packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), -(-n_images // 8))
-    # The bits of the last byte that belong to no image must be 0.
-    padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)
-    if padding.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
-        raise _invalid_outcomes_error(path, "bits that contradict the accuracy, or bits without an image")
-    weights = [str(name) for name in table["weights"].to_pylist()] if "weights" in names else [""] * len(ids)
-    if len({*zip(ids, weights, strict=True)}) != len(ids):
-        raise _malformed_error(path, "an architecture twice")
-    return ids, weights, packed
+        table = table.filter(pc.equal(table["strength"], strength))
+        ids, bit_rows, accuracies = (table[name].to_pylist() for name in ("architecture", CORRECT_BITS, "accuracy"))
+        image_counts = set(table["n_images"].to_pylist()) if "n_images" in names else set()
+        n_images = image_counts.pop() if len(image_counts) == 1 else 0
+        if (
+            not n_images
+            or any(bits is None or len(bits) != -(-n_images // 8) for bits in bit_rows)
+            or None in accuracies
+        ):
+            raise _invalid_outcomes_error(path, "rows with a wrong number of bits")
+        packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), -(-n_images // 8))
+        # The bits of the last byte that belong to no image must be 0.
+        padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)
+        if padding.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
+            raise _invalid_outcomes_error(path, "bits that contradict the accuracy, or bits without an image")
+        weights = [str(name) for name in table["weights"].to_pylist()] if "weights" in names else [""] * len(ids)
+        if len({*zip(ids, weights, strict=True)}) != len(ids):
+            raise _malformed_error(path, "an architecture twice")
+        return ids, weights, packed
 
 
 def _invalid_outcomes_error(path: Path, fault: str) -> ResultsError:

@@ -52,7 +52,7 @@ class Dataset(MergedFolders):
     Raises:
         ArchitectureError: the architecture does not exist, or was not evaluated. This error is also a KeyError.
         ConfigError: the key was not evaluated at the strength, `weights` is missing although there
-            are several, or folders have results of a measure under different protocols.
+            are several, or folders have results of a key under different protocols.
         ResultsError: a required file is missing or damaged.
 
     Attributes:

@@ -16,7 +16,7 @@ from robust201.store.names import Listing, Names, ShardName, names_of, shard_nam
 from robust201.store.shards import Shard, StackedColumn, decode, stack
 from robust201.sweep.parts import find_rows
 from robust201.sweep.plan import PlannedKey
-from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS
+from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, Values
 
 UnitColumns: TypeAlias = Mapping[str, StackedColumn]
 """Columns of the strengths of a unit, by name."""
@@ -219,8 +219,10 @@ def _join(
     """Return the columns of strengths, each from the shard that provides it."""
     if shards[0].unit.strengths == tuple(strengths):
         return shards[0].columns
-    provided = zip(shards, strengths_of_shards, strict=True)
-    rows = {strength: shard.rows[strength] for shard, provided_strengths in provided for strength in provided_strengths}
+    rows: dict[float, Values] = {}
+    for shard, provided in zip(shards, strengths_of_shards, strict=True):
+        rows_of_shard = shard.rows
+        rows |= {strength: rows_of_shard[strength] for strength in provided}
     return {name: stack([rows[strength][name] for strength in strengths]) for name in rows[strengths[0]]}
 
 

@@ -135,11 +135,6 @@ def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
     tolerance = _DOUBLE_ERROR if decimals is None else 0.5 * 10.0**-decimals + _DOUBLE_ERROR
     accuracies: dict[tuple[Any, str, float], tuple[float, Path]] = {}
     n_evaluations = 0
-    if "accuracy" in folder.measurements_of(dataset, key) and folder.find(dataset, key, "accuracy") is None:
-        raise folder.missing_file_error(dataset, key, "accuracy")
-    if (outcomes := folder.find_outcomes(dataset, key)) is not None:
-        for strength in folder.strengths(dataset, key):
-            folder.read_outcomes(outcomes, strength)
     for name, file in sorted((name, file) for name, file in files if file is not None):
         n_rows = 0
         for rows in folder.iter_rows(dataset, key, name, file=file):
@@ -153,6 +148,9 @@ def _check_key(folder: DatasetFolder, dataset: str, key: str) -> int:
                         f"{expected:g}. {ADVICE}"
                     )
         n_evaluations = max(n_evaluations, n_rows)
+    if (outcomes := folder.find_outcomes(dataset, key)) is not None:
+        for strength in folder.strengths(dataset, key):
+            folder.read_outcomes(outcomes, strength)
     return n_evaluations
 
 

@@ -95,7 +95,7 @@ def _write(table: pa.Table, labels: str) -> bytes:
     with pq.ParquetWriter(
         sink,
         table.schema,
-        # To start a decompressor takes longer than to read a column with one number per strength.
+        # Starting a decompressor takes longer than reading a column with one number per strength.
         compression=dict.fromkeys(lists, "zstd"),
         use_dictionary=False,
         column_encoding=dict.fromkeys(float_lists, "BYTE_STREAM_SPLIT"),
