@@ -102,7 +102,7 @@ def test_overlay_rejects_measure_with_two_protocols(tmp_path):
     "fields", [{"parameters": {"steps": 3}}, {"network": {"channels": 4}}, {"corruption": {"source": "generated"}}]
 )
 def test_overlay_rejects_results_of_different_attacks_cells_or_images(tmp_path, fields):
-    protocols = {"parameters": {"steps": 40}, "network": {"channels": 16}, "engine": "fused"}
+    protocols = {"parameters": {"steps": 40}, "network": {"channels": 16}, "corruption": {"source": "published"}}
     for name, changes in {"first": {}, "other": fields, "engine": {"engine": "reference"}}.items():
         write_results(tmp_path / name, {"pgd": {"0": [0.5, 0.1]}})
         record = {"protocols": [{"dataset": "cifar10", "key": "pgd", **protocols, **changes}]}
