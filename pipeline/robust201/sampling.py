@@ -61,6 +61,7 @@ class ChosenImages:
                 [*chosen.images] == sorted(population & {*chosen.images})
                 and [*chosen.population] == sorted(population)
                 and len(chosen.strata) == len(population)
+                and {*chosen.strata} == {*range(len({*chosen.strata}))}
                 and not np.any(chosen.sample.sizes < np.minimum(MIN_PER_STRATUM, chosen.sample.counts))
             )
         except (OSError, ValueError, TypeError) as error:

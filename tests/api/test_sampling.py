@@ -146,7 +146,7 @@ def test_chosen_images_are_not_exported(folders, tmp_path):
     assert "Not evaluated" not in (tmp_path / "out/README.md").read_text()
 
 
-@pytest.mark.parametrize("change", [{"images": ["x"]}, {"seed": 1}, None])
+@pytest.mark.parametrize("change", [{"images": ["x"]}, {"strata": [10**12]}, {"seed": 1}, None])
 def test_load_rejects_damaged_files_and_ignores_unknown_fields(folders, chosen, tmp_path, change):
     path = tmp_path / "chosen.json"
     path.write_text("[1, 2]" if change is None else json.dumps(vars(chosen) | change))

@@ -129,19 +129,27 @@ def test_verify_dataset_compares_accuracies_with_confusion_matrices(
     assert "#0 at strength 0.5" in problem
 
 
-@pytest.mark.parametrize("column", ["accuracy", "correct_bits"])
-def test_verify_dataset_finds_missing_accuracies_and_wrong_outcomes(tmp_path: Path, column: str) -> None:
+WRONG_COLUMNS: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "accuracy": lambda table: table.drop_columns(["accuracy"]),
+    "correct_bits": lambda table: replace_column(table, "correct_bits", pa.array([bytes(63)] * len(table))),
+    "number of images": lambda table: replace_column(
+        table.drop_columns(["correct_bits"]), "n_images", pa.array([1000] * len(table))
+    ),
+}
+
+
+def replace_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.names.index(name), name, values)
+
+
+@pytest.mark.parametrize("fault", WRONG_COLUMNS)
+def test_verify_dataset_finds_wrong_columns_without_hashes(tmp_path: Path, fault: str) -> None:
     shutil.copytree("benchmark_data/cells-cifar10", tmp_path / "copy")
     (tmp_path / "copy/SHA256SUMS").unlink()
     path = tmp_path / "copy/parquet/dataset=cifar10/key=clean/part-0.parquet"
-    table = pq.read_table(path, partitioning=None)
-    bits = pa.array([bytes(63)] * len(table), pa.binary())
-    changed = table.drop_columns(["accuracy"])
-    if column == "correct_bits":
-        changed = table.set_column(table.schema.names.index(column), column, bits)
-    pq.write_table(changed, path)
+    pq.write_table(WRONG_COLUMNS[fault](pq.read_table(path, partitioning=None)), path)
     (problem,) = verify_dataset(tmp_path / "copy").problems
-    assert column in problem
+    assert fault in problem
 
 
 def test_verify_command_reports_counts_and_rejects_options_for_results_folders(tmp_path: Path, robust201: Any) -> None:

@@ -63,4 +63,6 @@ def _merge(folders: list[Path], out: Path) -> int:
     typer.echo(f"Joined {console.format_count(report.n_shards, 'result file')}.")
     console.say_each(report.damaged)
     console.say_each([str(finding) for finding in findings])
-    return 4 if findings else 3 if report.damaged else 0
+    if any(finding.kind != "damaged" for finding in findings):
+        return 4
+    return 3 if findings or report.damaged else 0

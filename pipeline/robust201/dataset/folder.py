@@ -110,10 +110,9 @@ class DatasetFolder:
         ]
 
     def _has_all_files(self, dataset: str, key: str) -> bool:
-        """Return whether a key has a Parquet file or all its JSON files; for a measure, one JSON file is enough."""
-        exist = [self.find_json(dataset, key, name) is not None for name in self.measurements_of(dataset, key)]
-        is_complete = any(exist) if self.kind_of(key) == "measure" else all(exist)
-        return is_complete or self._find_parquet(dataset, key) is not None
+        """Return whether files have all measurements of a key; for a measure, one is enough."""
+        exist = [self.find(dataset, key, name) is not None for name in self.measurements_of(dataset, key)]
+        return any(exist) if self.kind_of(key) == "measure" else all(exist)
 
     def _find_custom_parameters(self) -> dict[str, Mapping[str, Any]]:
         """Return the parameters of custom tasks in sweep.json, by key; they include the kind, norm and columns."""

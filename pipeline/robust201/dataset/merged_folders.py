@@ -299,9 +299,8 @@ class MergedFolders:
             return protocol
         names = ("parameters", "file_sha256", *(["network"] if self.cost_space is not None else []))
         fields = {name: protocol[name] for name in names if name in protocol}
-        if "corruption" in protocol:
-            is_generated = protocol["corruption"]["source"] == "generated"
-            fields["corruption"] = {"source": "generated" if is_generated else "published"}
+        if source := protocol.get("corruption", {}).get("source"):
+            fields["corruption"] = {"source": "generated" if source == "generated" else "published"}
         return fields | {"version": protocol.get("version", protocol.get("semantics_version", "absent"))}
 
     def kind_of(self, key: str) -> str:

@@ -22,7 +22,7 @@ from robust201.dataset.layout import paper_key
 from robust201.dataset.row_block import RowBlock, make_ids
 from robust201.dataset.values import ADVICE, check_column, damaged_file_error, describe_measurement
 from robust201.statistics.outcomes import Packed, count_correct
-from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, column_sources, fields_of
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, COUNTS, MEASUREMENTS, column_sources, fields_of
 
 _CHECK_FILE = "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
 
@@ -145,13 +145,19 @@ def _to_rows(path: Path, table: pa.Table, measurement: str) -> RowBlock | None:
                 f"Reading {measurement} failed for {path}: expected {describe_measurement(measurement)}, got {error}. "
                 f"{ADVICE}"
             ) from error
+    n_images = table["n_images"].to_numpy().astype(np.float64) if "n_images" in table.column_names else None
+    counts = columns.get(COUNTS)
+    if n_images is not None and counts is not None and counts.dtype.kind == "i":
+        is_known = ~np.isnan(n_images)
+        if not np.array_equal(counts.sum(axis=(1, 2))[is_known], n_images[is_known]):
+            raise _malformed_error(path, "confusion matrices of another number of images")
     return RowBlock(
         architectures.to_numpy().astype(np.int64)
         if pa.types.is_integer(architectures.type)
         else make_ids(architectures.to_pylist()),
         np.array(table["weights"].to_pylist(), dtype=object) if "weights" in table.column_names else None,
         table["strength"].to_numpy(),
-        table["n_images"].to_numpy().astype(np.float64) if "n_images" in table.column_names else None,
+        n_images,
         columns,
     )
 

@@ -43,14 +43,14 @@ OnFile = Callable[[int, int], None]
 
 
 def find_contradictions(results: Path, sources: Sequence[Listing]) -> Iterator[Finding]:
-    """Yield contradictions in merged folders: files of one part that differ, and differing corrupted images."""
+    """Yield contradictions in merged folders (differing files of a part, differing corrupted images), and damage."""
     plan, folder = open_results(results)
     listing = {
         dataset: merge_names([names[_belong_to_shared_slices(names)], *_corruption_samples(plan, dataset, sources)])
         for dataset, names in folder.list().items()
     }
     for finding in check_files(plan, folder, listing):
-        if finding.kind in {"duplicate", "pixels"}:
+        if finding.kind in {"damaged", "duplicate", "pixels"}:
             yield finding
 
 
